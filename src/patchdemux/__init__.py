@@ -1,0 +1,40 @@
+"""Certified robustness of multi-label image classifiers against adversarial patches."""
+
+from patchdemux.bounds import ScoreBounds
+from patchdemux.certify import Certificate, certified, certify, predict, vulnerable
+from patchdemux.classifier import Classifier
+from patchdemux.defenses import Defense, DoubleMasking
+from patchdemux.demux import PatchDemux
+from patchdemux.engine import Engine
+from patchdemux.masks import MaskSet
+from patchdemux.metrics import (
+    average_precision_per_class,
+    exact_worst_case,
+    mean_average_precision,
+    paper_protocol,
+    precision_recall_curve,
+)
+from patchdemux.threat import PatchThreat
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Certificate",
+    "Classifier",
+    "Defense",
+    "DoubleMasking",
+    "Engine",
+    "MaskSet",
+    "PatchDemux",
+    "PatchThreat",
+    "ScoreBounds",
+    "average_precision_per_class",
+    "certified",
+    "certify",
+    "exact_worst_case",
+    "mean_average_precision",
+    "paper_protocol",
+    "precision_recall_curve",
+    "predict",
+    "vulnerable",
+]

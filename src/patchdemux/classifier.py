@@ -1,0 +1,72 @@
+"""What is defended: any PyTorch module or callable that gives every image a logit per class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from patchdemux.threat import Size, as_size
+
+
+class Classifier(nn.Module):
+    """A multi-label classifier with what belongs to it: normalisation, class names, input size.
+
+    Images are float tensors (image, channel, height, width) in [0, 1]; the answer is a logit per
+    image and class. Masks are laid over the image in [0, 1], before normalisation.
+
+    Args:
+        model: a module or any callable from normalised images to logits.
+        class_names: one name per class.
+        image_size: height and width that the model wants, if it wants a fixed size.
+        mean, std: per-channel normalisation, applied as `(image - mean) / std`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Tensor],
+        *,
+        class_names: Sequence[str] | None = None,
+        image_size: Size | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        if not callable(model):
+            raise TypeError(f"model must be a torch module or a callable, but got {type(model)}")
+        self.model = model
+        self.class_names = None if class_names is None else tuple(class_names)
+        self.image_size = None if image_size is None else as_size("image_size", image_size)
+        self.normalises = mean is not None or std is not None
+        for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
+            channels = torch.tensor([default] if values is None else list(values))
+            self.register_buffer(name, channels.float()[:, None, None], persistent=False)
+        if (self.std <= 0).any():
+            raise ValueError(f"std must be positive, but got {list(std or ())}")
+
+    @classmethod
+    def of(cls, model: Any) -> Classifier:
+        """The model itself if it is a classifier already, else a plain classifier around it."""
+        return model if isinstance(model, cls) else cls(model)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.normalises:
+            images = (images - self.mean.to(images)) / self.std.to(images)
+        logits = self.model(images)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"the model must return logits (image, class) for {len(images)} images, "
+                f"but returned {got}"
+            )
+        if self.class_names is not None and logits.shape[1] != len(self.class_names):
+            raise ValueError(
+                f"the model returned {logits.shape[1]} classes, but there are "
+                f"{len(self.class_names)} class names"
+            )
+        return logits

@@ -1,0 +1,1 @@
+"""Datasets: images with multi-label targets."""

@@ -1,0 +1,211 @@
+"""Running the classifier on masked views of images: the only place that calls the model.
+
+Views are made on the model's device, batch by batch, across masks and images, and never all exist at
+once. The batch size is found by itself: it doubles, on the real work, for as long as that makes views
+faster, and is halved when memory runs out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from patchdemux.classifier import Classifier
+
+Progress = Callable[[int, int], None]
+"""Called with the number of views done and their total, after every batch."""
+
+
+class Engine:
+    """Scores of a classifier on images with parts of them hidden.
+
+    Args:
+        classifier: what is run; in eval mode and without gradients while it runs.
+        fill: the value of hidden pixels, in [0, 1]: one number, or one per channel.
+        batch_size: views per call of the model; None finds it.
+        progress: called after every batch.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        *,
+        fill: float | Sequence[float] = 0.0,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but got {batch_size}")
+        self.classifier = classifier
+        self.fill = torch.as_tensor(fill, dtype=torch.float32).reshape(-1, 1, 1)
+        if not ((self.fill >= 0) & (self.fill <= 1)).all():
+            raise ValueError(f"fill must be pixel values within [0, 1], but got {fill}")
+        self.progress = progress
+        self.batch = BatchSize(batch_size)
+
+    def scores(self, images: Tensor) -> Float[np.ndarray, "image class"]:
+        """Scores of whole images, nothing hidden."""
+        nothing = np.zeros((1, *images.shape[-2:]), bool)
+        return self.masked_scores(images, nothing, np.zeros((1, 1), int))[:, 0]
+
+    def masked_scores(
+        self,
+        images: Tensor,
+        hidden: Bool[np.ndarray, "mask height width"],
+        views: Int[np.ndarray, "view k"],
+    ) -> Float[np.ndarray, "image view class"]:
+        """Scores of every image in every view; view v hides all pixels of the masks `views[v]`."""
+        images = check_images(images)
+        if len(self.fill) not in (1, images.shape[1]):
+            raise ValueError(
+                f"fill has {len(self.fill)} channels, but the images have {images.shape[1]}"
+            )
+        total = len(images) * len(views)
+        batches = []
+        with running(self.classifier):
+            device = device_of(self.classifier, images)
+            masks = torch.from_numpy(hidden).to(device)
+            index = torch.from_numpy(views).to(device)
+            done = 0
+            while done < total:
+                size = min(self.batch.size, total - done)
+                try:
+                    started = time.perf_counter()
+                    batch = self._run(images, masks, index, range(done, done + size), device)
+                    self.batch.took(size, time.perf_counter() - started)
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    self.batch.halve(error)
+                    continue
+                check_finite(batch, done, len(views))
+                batches.append(batch)
+                done += size
+                if self.progress:
+                    self.progress(done, total)
+        return np.concatenate(batches).reshape(len(images), len(views), -1)
+
+    def _run(
+        self, images: Tensor, masks: Tensor, views: Tensor, jobs: range, device: torch.device
+    ) -> Float[np.ndarray, "job class"]:
+        """Scores of the jobs; job j is view `j % views` of image `j // views`."""
+        batch = torch.empty((len(jobs), *images.shape[1:]), device=device)
+        fill = self.fill.to(device)
+        filled = 0
+        for image, group in groupby(jobs, key=lambda job: job // len(views)):
+            own = list(group)
+            first = own[0] % len(views)
+            hidden = masks[views[first : first + len(own)]].any(dim=1)[:, None]
+            pixels = images[image].to(device)
+            torch.where(hidden, fill, pixels, out=batch[filled : filled + len(own)])
+            filled += len(own)
+        scores: np.ndarray = self.classifier(batch).float().cpu().numpy()
+        return scores
+
+
+class BatchSize:
+    """The number of views per call of the model: fixed, or found by doubling while that is faster."""
+
+    START = 8
+    LIMIT = 1024
+    GAIN = 1.03  # a larger batch must be faster by this factor to count as an improvement
+    PATIENCE = 2  # doublings without improvement before the best size is kept
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self.size = fixed or self.START
+        self._searching = fixed is None
+        self._limit = fixed or self.LIMIT
+        self._times: list[float] = []  # seconds per view at the present size
+        self._best_time, self._best_size, self._failures = float("inf"), self.size, 0
+
+    def took(self, views: int, seconds: float) -> None:
+        """Take note of a batch; only full ones count. Each size is timed twice, the first warms up."""
+        if not self._searching or views != self.size:
+            return
+        self._times.append(seconds / views)
+        if len(self._times) < 2:
+            return
+        fastest, self._times = min(self._times), []
+        if fastest * self.GAIN < self._best_time:
+            self._best_time, self._best_size, self._failures = fastest, self.size, 0
+        else:
+            self._failures += 1
+        if self._failures == self.PATIENCE or self.size * 2 > self._limit:
+            self.size, self._searching = self._best_size, False
+        else:
+            self.size *= 2
+
+    def halve(self, error: RuntimeError) -> None:
+        """Memory ran out: go on with half the size, for good."""
+        if self.size == 1:
+            raise MemoryError(
+                "memory ran out with a single view per batch; use a smaller image or model"
+            ) from error
+        self.size = self._limit = self.size // 2
+        self._searching, self._times = False, []
+
+
+def check_images(images: Tensor) -> Tensor:
+    """Images as the package wants them, or an error that says what is wrong."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images must be a torch tensor, but got {type(images).__name__}")
+    if images.ndim != 4 or 0 in images.shape:
+        raise ValueError(
+            f"images must be (image, channel, height, width), none of them 0, "
+            f"but got shape {tuple(images.shape)}"
+        )
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images must be floating point in [0, 1], but got {images.dtype}; "
+            f"divide 8-bit images by 255"
+        )
+    low, high = (float(x) for x in images.detach().aminmax())
+    if not (low >= 0 and high <= 1):
+        raise ValueError(
+            f"images must lie in [0, 1], but reach from {low:.4g} to {high:.4g}; "
+            f"normalisation belongs to the classifier: Classifier(model, mean=..., std=...)"
+        )
+    return images.detach().float()
+
+
+def check_finite(scores: Float[np.ndarray, "job class"], first: int, views: int) -> None:
+    """No NaN or infinity among the scores of the jobs that begin at `first`."""
+    bad = ~np.isfinite(scores)
+    if bad.any():
+        job, label = (int(i) for i in np.argwhere(bad)[0])
+        image, view = divmod(first + job, views)
+        raise ValueError(
+            f"the model gave {scores[job, label]} as score of image {image}, class {label} "
+            f"(masked view {view}); scores must be finite logits"
+        )
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether PyTorch says that memory ran out: on an accelerator, or in the CPU's allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
+
+
+def device_of(model: nn.Module, images: Tensor) -> torch.device:
+    """Where the model's weights are; where the images are, if it has none."""
+    weights = next(model.parameters(), None)
+    return images.device if weights is None else weights.device
+
+
+@contextmanager
+def running(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients; every submodule's own mode is restored afterwards."""
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in training.items():
+            module.training = mode

@@ -1,0 +1,58 @@
+"""The small network of the digit-scenes demo."""
+
+from importlib.resources import files
+
+import torch
+from safetensors.torch import load
+from torch import Tensor, nn
+
+
+def _convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+    )
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions around a shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = _convolution(channels, channels)
+        self.second = _convolution(channels, channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.relu(features + self.second(torch.relu(self.first(features))))
+
+
+class DigitNet(nn.Module):
+    """Map images (image, 3, height, width) with values in [0, 1] to logits (image, 10)."""
+
+    def __init__(self, classes: int = 10) -> None:
+        super().__init__()
+        self.evidence = nn.Sequential(
+            _convolution(3, 16, stride=2),
+            nn.ReLU(),
+            _convolution(16, 32, stride=2),
+            nn.ReLU(),
+            Residual(32),
+            _convolution(32, 64, stride=2),
+            nn.ReLU(),
+            Residual(64),
+            Residual(64),
+            nn.Conv2d(64, classes, 1),
+        )
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        # A digit is local, so its best evidence anywhere decides (a smooth maximum over places).
+        evidence: Tensor = self.evidence(images.contiguous(memory_format=torch.channels_last))
+        return evidence.flatten(2).logsumexp(dim=2)
+
+
+def digit_net() -> DigitNet:
+    """Return the network with the weights that ship with the package, ready to classify."""
+    net = DigitNet()
+    net.load_state_dict(load((files(__package__) / "weights" / "digits.safetensors").read_bytes()))
+    return net.eval()

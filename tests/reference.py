@@ -1,0 +1,70 @@
+"""The paper's algorithms written literally: loops, one threshold, two rounds, a majority.
+
+Independent of the package and slow on purpose; the tests compare the package with it.
+`scores[m][n]` is the score of one image and class under the masks m and n together.
+"""
+
+
+def double_masking(scores, threshold):
+    """PatchCleanser's inference (Algorithm 4): two rounds of masking for one binary label."""
+    masks = range(len(scores))
+    first = [int(scores[m][m] > threshold) for m in masks]
+    ones = sum(first)
+    majority = 1 if ones > len(first) - ones else 0  # ties to 0
+    for m in masks:
+        if first[m] != majority:
+            second = [int(scores[m][n] > threshold) for n in masks]
+            if all(label == first[m] for label in second):
+                return first[m]
+    return majority
+
+
+def double_masking_certifies(scores, label, threshold):
+    """PatchCleanser's certification (Algorithm 5): every two-mask prediction is the label."""
+    for row in scores:
+        for score in row:
+            if int(score > threshold) != label:
+                return False
+    return True
+
+
+def demux_inference(scores, threshold):
+    """PatchDEMUX inference (Algorithm 1): the classes as isolated binary tasks."""
+    return [double_masking(table, threshold) for table in scores]
+
+
+def demux_certification(scores, targets, threshold):
+    """PatchDEMUX certification (Algorithm 2): kappa and the counts (TP, FP, FN) of one image."""
+    kappa = [
+        double_masking_certifies(table, y, threshold)
+        for table, y in zip(scores, targets, strict=True)
+    ]
+    pairs = list(zip(kappa, targets, strict=True))
+    tp = sum(1 for k, y in pairs if k and y == 1)
+    fp = sum(1 for k, y in pairs if not k and y == 0)
+    fn = sum(1 for k, y in pairs if not k and y == 1)
+    return kappa, (tp, fp, fn)
+
+
+def location_aware(scores, targets, threshold, attacker="worst"):
+    """Location-aware certification (Algorithm 3): lambda per region, counts of one image."""
+    regions = range(len(scores[0]))
+    robust = [
+        [all(int(score > threshold) == y for score in table[r]) for r in regions]
+        for table, y in zip(scores, targets, strict=True)
+    ]
+    misses = [0 for _ in regions]
+    alarms = [0 for _ in regions]
+    for statuses, y in zip(robust, targets, strict=True):
+        for r in regions:
+            if not statuses[r]:
+                if y == 1:
+                    misses[r] += 1
+                else:
+                    alarms[r] += 1
+    fn, fp = max(misses), max(alarms)
+    if attacker == "fn":
+        fp = max(alarms[r] for r in regions if misses[r] == fn)
+    if attacker == "fp":
+        fn = max(misses[r] for r in regions if alarms[r] == fp)
+    return robust, (sum(targets) - fn, fp, fn)
