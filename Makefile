@@ -22,7 +22,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks
 
 train-demo: .venv/ready
-	$(BIN)/python scripts/train_demo.py
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python scripts/train_demo.py
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

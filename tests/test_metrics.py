@@ -1,6 +1,7 @@
 """Curves against second ways of getting them: literal counts, scikit-learn, enumeration."""
 
-from itertools import product
+from itertools import pairwise, product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,11 +18,15 @@ from patchdemux import (
     paper_protocol,
     precision_recall_curve,
 )
-from patchdemux.metrics import PAPER_THRESHOLDS, SETTINGS, pseudo_scores
+from patchdemux.certify import errors_by_region
+from patchdemux.metrics import PAPER_THRESHOLDS, SETTINGS, Curve, pseudo_scores
+from patchdemux.metrics.coupled import measure
 from patchdemux.metrics.curves import curve_of, operating_point
+from patchdemux.metrics.frontier import frontiers
 from tables import symmetric_table, tables, thresholds
 
 EXACT_AT_EVERY_THRESHOLD = ("undefended", "defended", "certified", "location")
+COUPLED = ("location-fn", "location-fp", "exact")
 
 
 def bounds_of(table):
@@ -196,6 +201,175 @@ def test_coupled_curves_are_thinned_to_the_points_asked_for():
     assert curve.paper_average_precision() == pytest.approx(
         full.paper_average_precision(), abs=0.03
     )
+
+
+@st.composite
+def partly_proved(draw):
+    """Bounds of which some are infinite, in two floating-point types, and a rising grid."""
+    bounds, targets = bounds_of(draw(tables()))
+    assume(targets.any())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    share = draw(st.sampled_from([0.0, 0.2, 1.0]))
+    lower = np.where(rng.random(bounds.lower.shape) < share, -np.inf, bounds.lower)
+    upper = np.where(rng.random(bounds.upper.shape) < share, np.inf, bounds.upper)
+    some = st.lists(thresholds | st.sampled_from([0.3, np.inf]), unique=True, max_size=5)
+    dtype = draw(st.sampled_from([np.float32, np.float64]))
+    bounds = ScoreBounds(bounds.clean, bounds.defended, lower.astype(dtype), upper)
+    return bounds, targets.astype(bool), np.array([-np.inf, *sorted(draw(some))])
+
+
+@given(partly_proved())
+def test_frontiers_are_the_regions_that_no_other_beats(case):
+    bounds, true, grid = case
+    order = true.sum(axis=1).argsort(kind="stable")
+    blocks = list(frontiers(bounds, true, grid))
+    images = [(b, i) for b in blocks for i in range(len(b.at.misses))]
+    certificates = [certify(bounds, true, t) for t in grid]
+    errors = [errors_by_region(certificate.vulnerable, true) for certificate in certificates]
+
+    def check(choices, i, point, misses, alarms):
+        for j in range(choices.misses.shape[1]):
+            most = max((a for m, a in zip(misses, alarms, strict=True) if m >= j), default=None)
+            expected = (0, 0) if most is None else (j, most)
+            assert (choices.misses[i, j, point], choices.alarms[i, j, point]) == expected
+
+    for (block, i), image in zip(images, order, strict=True):
+        counts = [(misses[image], alarms[image]) for misses, alarms in errors]
+        for point, (misses, alarms) in enumerate(counts):
+            check(block.at, i, point, misses, alarms)
+        for point, ((more_alarms, fewer_alarms), (fewer_misses, more_misses)) in enumerate(
+            zip(pairwise(c[1] for c in counts), pairwise(c[0] for c in counts), strict=True)
+        ):
+            check(block.least, i, point, fewer_misses, fewer_alarms)
+            check(block.most, i, point, more_misses, more_alarms)
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+@given(case=partly_proved())
+def test_coupled_settings_are_the_literal_algorithms_on_the_grid(setting, case):
+    bounds, true, grid = case
+    measured = measure(bounds, true, setting, grid)
+    precision, recall = zip(*(operating_point(bounds, true, setting, t) for t in grid), strict=True)
+    assert measured.precision.tolist() == list(precision)
+    assert measured.recall.tolist() == np.minimum.accumulate(recall).tolist()
+
+
+def every_threshold(bounds):
+    """All at which any label's vulnerability changes, rising."""
+    return np.unique(np.concatenate([[-np.inf], bounds.lower.ravel(), bounds.upper.ravel()]))
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+@given(case=partly_proved())
+def test_between_the_thresholds_of_the_grid_the_limits_hold(setting, case):
+    check_limits(*case, setting)
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+@pytest.mark.parametrize("seed", range(20))
+def test_limits_hold_for_a_few_images_with_many_labels(setting, seed):
+    bounds, targets = realistic(images=3, masks=5, classes=12, seed=seed)
+    targets[:, 0] = 1
+    check_limits(bounds, targets.astype(bool), np.array([-np.inf, -3.0, -1.0, 1.0, 3.0]), setting)
+
+
+def check_limits(bounds, true, grid, setting):
+    """Precision and recall at every threshold lie within the limits between its neighbours."""
+    measured = measure(bounds, true, setting, grid)
+    fine = np.union1d(every_threshold(bounds), grid)
+    points = [operating_point(bounds, true, setting, t) for t in fine]
+    recalls = np.minimum.accumulate([recall for _, recall in points])
+    for i, (low, high) in enumerate(pairwise(grid)):
+        for t, (precision, _), recall in zip(fine, points, recalls, strict=True):
+            if low <= t <= high:
+                assert measured.least_precision[i] <= precision <= measured.most_precision[i]
+                assert measured.least_recall[i] <= recall <= measured.recall[i]
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_range_of_average_precision_covers_all_that_is_possible(setting, seed):
+    """Between any two recalls where a limit begins or ends: the extremes of all limits there."""
+    bounds, targets = realistic(images=10, masks=4, seed=seed)
+    grid = np.array([-np.inf, *np.linspace(-4, bounds.upper.max(), 12)])
+    measured = measure(bounds, targets.astype(bool), setting, grid)
+    boxes = list(
+        zip(
+            *(measured.least_recall, measured.recall[:-1]),
+            *(measured.least_precision, measured.most_precision),
+            strict=True,
+        )
+    )
+    edges = sorted({0.25, *(edge for box in boxes for edge in box[:2] if edge > 0.25)})
+    least = most = 0.0
+    for start, end in pairwise(edges):
+        here = [box[2:] for box in boxes if box[0] <= start and end <= box[1]]
+        least += (end - start) * min(low for low, _ in here) / 0.75
+        most += (end - start) * max(high for _, high in here) / 0.75
+    assert measured.average_precision_range() == pytest.approx((least, most))
+    assert least < most
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+@given(case=partly_proved(), points=st.integers(2, 6))
+def test_the_error_bounds_what_the_grid_leaves_out(setting, case, points):
+    bounds, true, _ = case
+    coarse = precision_recall_curve(bounds, true, setting, points=points)
+    assert len(coarse.thresholds) <= points
+    fine = through(bounds, true, setting, np.union1d(every_threshold(bounds), coarse.thresholds))
+    difference = coarse.paper_average_precision() - fine.paper_average_precision()
+    assert abs(difference) <= coarse.error + 1e-12
+
+
+def through(bounds, true, setting, grid):
+    """The curve through the thresholds of a rising grid, one by one."""
+    points = [operating_point(bounds, true, setting, t) for t in grid]
+    precision, recall = np.array(points).T
+    return Curve(grid[::-1], precision[::-1], np.minimum.accumulate(recall)[::-1])
+
+
+@pytest.mark.parametrize("setting", COUPLED)
+def test_the_error_falls_with_the_number_of_points(setting):
+    bounds, targets = realistic(images=40, masks=4, classes=8)
+    fine = through(bounds, targets, setting, every_threshold(bounds))
+    errors = []
+    for points in (8, 16, 32, 64):
+        curve = precision_recall_curve(bounds, targets, setting, points=points)
+        difference = curve.paper_average_precision() - fine.paper_average_precision()
+        assert abs(difference) <= curve.error
+        errors.append(curve.error)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.1
+    for exact in EXACT_AT_EVERY_THRESHOLD:
+        assert precision_recall_curve(bounds, targets, exact).error == 0
+
+
+@pytest.mark.parametrize("block", [1, 500, 3000])
+def test_curves_do_not_depend_on_how_many_images_are_handled_at_a_time(block):
+    bounds, targets = realistic()
+    curves = [precision_recall_curve(bounds, targets, setting) for setting in SETTINGS]
+    with patch("patchdemux.inputs.BLOCK", block):
+        again = [precision_recall_curve(bounds, targets, setting) for setting in SETTINGS]
+    for one, other in zip(curves, again, strict=True):
+        np.testing.assert_array_equal(one.thresholds, other.thresholds)
+        np.testing.assert_array_equal(one.precision, other.precision)
+        np.testing.assert_array_equal(one.recall, other.recall)
+        assert one.error == other.error
+
+
+@pytest.mark.parametrize("block", [1, 500, 10**6])
+def test_bad_bounds_are_named_however_many_images_are_checked_at_a_time(block):
+    bounds, _ = realistic()
+    outside, missing = bounds.lower.copy(), bounds.lower.copy()
+    outside[59, 2, 3] = 100
+    missing[[7, 58], 0, 0] = np.nan
+    with patch("patchdemux.inputs.BLOCK", block):
+        with pytest.raises(ValueError, match="the defended score at image 59, region 2, class 3"):
+            ScoreBounds(None, bounds.defended, outside, bounds.upper)
+        with pytest.raises(
+            ValueError, match=r"2 of its scores are not, .* nan at .* = \(7, 0, 0\)"
+        ):
+            ScoreBounds(None, bounds.defended, missing, bounds.upper)
 
 
 def test_errors():

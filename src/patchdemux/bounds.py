@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from patchdemux.inputs import as_scores
+from patchdemux.inputs import as_scores, blocks
 
 Center = Literal["median", "undefended"]
 Guard = Literal["both", "recall", "precision"]
@@ -45,14 +45,17 @@ class ScoreBounds:
                     f"regions and {classes} classes need {(images, lower.shape[1], classes)}"
                 )
         # The image itself is one of the images x', so its own score lies in every interval.
-        outside = (lower > defended[:, None]) | (upper < defended[:, None])
-        if outside.any():
-            image, region, label = (int(i) for i in np.argwhere(outside)[0])
-            raise ValueError(
-                f"the bounds contradict the defended score at image {image}, region {region}, "
-                f"class {label}: {defended[image, label]} is not within "
-                f"[{lower[image, region, label]}, {upper[image, region, label]}]"
-            )
+        for block in blocks(images, lower[0].size):
+            own = defended[block, None]
+            outside = (lower[block] > own) | (upper[block] < own)
+            if outside.any():
+                image, region, label = (int(i) for i in np.argwhere(outside)[0])
+                image += block.start
+                raise ValueError(
+                    f"the bounds contradict the defended score at image {image}, region {region}, "
+                    f"class {label}: {defended[image, label]} is not within "
+                    f"[{lower[image, region, label]}, {upper[image, region, label]}]"
+                )
         if self.clean is not None:
             clean = as_scores("clean", self.clean, "image class")
             if clean.shape != (images, classes):
@@ -64,6 +67,11 @@ class ScoreBounds:
 
     def __len__(self) -> int:
         return len(self.defended)
+
+    def __getitem__(self, images: slice) -> ScoreBounds:
+        """The bounds of some of the images."""
+        clean = None if self.clean is None else self.clean[images]
+        return ScoreBounds(clean, self.defended[images], self.lower[images], self.upper[images])
 
     def __repr__(self) -> str:
         images, regions, classes = self.lower.shape

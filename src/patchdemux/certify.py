@@ -39,16 +39,21 @@ class Certificate:
 
 
 def exceeds(scores: Float[np.ndarray, "*shape"], threshold: float) -> Bool[np.ndarray, "*shape"]:
-    """Whether each score is strictly greater than the threshold, exactly, in the scores' own type.
+    """Whether each score is strictly greater than the threshold, exactly, in the scores' own type."""
+    return np.asarray(scores > representable(np.array(threshold, np.float64), scores.dtype))
 
-    A score is greater than the threshold exactly when it is greater than the largest number of its
-    type that is not above the threshold.
+
+def representable(
+    thresholds: Float[np.ndarray, "*shape"], dtype: np.dtype[Any]
+) -> Float[np.ndarray, "*shape"]:
+    """The largest numbers of a type that are not above the thresholds.
+
+    A score of that type is greater than the threshold exactly when it is greater than this number.
     """
     with np.errstate(over="ignore"):
-        nearest = scores.dtype.type(threshold)
-    if float(nearest) > threshold:  # as Python floats: NumPy would round the threshold
-        nearest = np.nextafter(nearest, scores.dtype.type(-np.inf))
-    return np.asarray(scores > nearest)
+        nearest = thresholds.astype(dtype)
+        below = np.nextafter(nearest, dtype.type(-np.inf))
+    return np.where(nearest > thresholds, below, nearest)
 
 
 def predict(bounds: ScoreBounds, threshold: float) -> Bool[np.ndarray, "image class"]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import groupby
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from patchdemux.allocator import keep_freed_memory
 from patchdemux.classifier import Classifier
 
 Progress = Callable[[int, int], None]
@@ -71,14 +73,16 @@ class Engine:
         batches = []
         with running(self.classifier):
             device = device_of(self.classifier, images)
-            masks = torch.from_numpy(hidden).to(device)
+            if device.type == "cpu":
+                keep_freed_memory()
+            visible = torch.from_numpy(~hidden).to(device, torch.float32)
             index = torch.from_numpy(views).to(device)
             done = 0
             while done < total:
                 size = min(self.batch.size, total - done)
                 try:
                     started = time.perf_counter()
-                    batch = self._run(images, masks, index, range(done, done + size), device)
+                    batch = self._run(images, visible, index, range(done, done + size), device)
                     self.batch.took(size, time.perf_counter() - started)
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
@@ -93,7 +97,7 @@ class Engine:
         return np.concatenate(batches).reshape(len(images), len(views), -1)
 
     def _run(
-        self, images: Tensor, masks: Tensor, views: Tensor, jobs: range, device: torch.device
+        self, images: Tensor, visible: Tensor, views: Tensor, jobs: range, device: torch.device
     ) -> Float[np.ndarray, "job class"]:
         """Scores of the jobs; job j is view `j % views` of image `j // views`."""
         batch = torch.empty((len(jobs), *images.shape[1:]), device=device)
@@ -102,9 +106,14 @@ class Engine:
         for image, group in groupby(jobs, key=lambda job: job // len(views)):
             own = list(group)
             first = own[0] % len(views)
-            hidden = masks[views[first : first + len(own)]].any(dim=1)[:, None]
-            pixels = images[image].to(device)
-            torch.where(hidden, fill, pixels, out=batch[filled : filled + len(own)])
+            keep = reduce(torch.mul, visible[views[first : first + len(own)]].unbind(dim=1))[
+                :, None
+            ]
+            # Times 1 or 0 and plus 0 or the fill: exact, and several times faster than a choice.
+            own_views = batch[filled : filled + len(own)]
+            torch.mul(images[image].to(device), keep, out=own_views)
+            if fill.any():
+                own_views += fill * (1 - keep)
             filled += len(own)
         scores: np.ndarray = self.classifier(batch).float().cpu().numpy()
         return scores
@@ -119,6 +128,7 @@ class BatchSize:
     PATIENCE = 2  # doublings without improvement before the best size is kept
 
     def __init__(self, fixed: int | None = None) -> None:
+        self.fixed = fixed  # the size that was asked for; None if it is found
         self.size = fixed or self.START
         self._searching = fixed is None
         self._limit = fixed or self.LIMIT

@@ -6,10 +6,20 @@ Everything inside the package may rely on what passed here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
+
+BLOCK = 2**18
+"""Numbers handled at a time, so that large arrays need little memory beside themselves."""
+
+
+def blocks(images: int, numbers: int) -> Iterator[slice]:
+    """All images in turn, few enough at a time when each of them takes so many numbers."""
+    step = max(1, BLOCK // max(1, numbers))
+    return (slice(start, start + step) for start in range(0, images, step))
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -36,16 +46,22 @@ def as_scores(name: str, value: Any, dims: str, infinite: float = 0.0) -> np.nda
         raise ValueError(f"{name} is empty: ({dims}) has shape {scores.shape}")
     if scores.dtype == np.float16:
         scores = scores.astype(np.float32)
-    bad = ~np.isfinite(scores)
-    if infinite and bad.any():
-        bad &= scores != math.copysign(math.inf, infinite)
-    if bad.any():
+    if any(_bad(scores[block], infinite).any() for block in blocks(len(scores), scores[0].size)):
+        bad = _bad(scores, infinite)
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
             f"{name} must be finite, but {int(bad.sum())} of its scores are not, the first of them "
             f"{scores[where]} at ({dims}) = {where}"
         )
     return scores
+
+
+def _bad(scores: np.ndarray, infinite: float) -> Bool[np.ndarray, ...]:
+    """Which scores are not finite, nor infinity of the allowed sign."""
+    bad: np.ndarray = ~np.isfinite(scores)
+    if infinite and bad.any():
+        bad &= scores != math.copysign(math.inf, infinite)
+    return bad
 
 
 def as_targets(value: Any, shape: tuple[int, int]) -> Bool[np.ndarray, "image class"]:

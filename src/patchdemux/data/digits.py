@@ -1,9 +1,9 @@
 """Digit scenes: a small multi-label task made of real handwritten digits.
 
-A scene is a noisy background with one to four different digits, each written up to six times (as
-the things in a photograph come in ones and in groups), in several sizes and colors; its labels are
-the digits that appear. The scans are scikit-learn's (1797 of 8x8 pixels), and each of them belongs
-to one split only, so a test scene never shows a scan that a training scene showed.
+A scene is a noisy background with one to four different digits, each written one to six times (as
+the things in a photograph come alone and large, or in groups and small), in colors of their own;
+its labels are the digits that appear. The scans are scikit-learn's (1797 of 8x8 pixels), and each
+of them belongs to one split only, so a test scene never shows a scan that a training scene showed.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 IMAGE_SIZE = 62
-HEIGHTS = (10, 22)  # of a digit in pixels, both included
-COPIES = (1, 6)  # of one digit in a scene, both included
-CHANCE_OF_DIFFERENT = (0.4, 0.3, 0.2, 0.1)  # of one, two, three and four different digits
+CHANCE_OF_DIFFERENT = (0.5, 0.3, 0.15, 0.05)  # of one, two, three and four different digits
+MOST_COPIES = 6  # of one digit
 
 CLASS_NAMES = tuple("0123456789")
 
-# Every tenth digit of a class goes to the split named at its place.
+# Of every ten scans of a class, the i-th belongs to the i-th split here.
 _SPLIT_OF_TENTH = ("train",) * 7 + ("validation",) + ("test",) * 2
 _SPLITS = ("train", "validation", "test")
 
@@ -99,16 +98,19 @@ def source_scans(split: str) -> tuple[Floats, Integers]:
 def draw_layout(rng: np.random.Generator) -> list[tuple[int, Box]]:
     """Draw the digits of one scene: their labels and their boxes, which do not overlap."""
     different = 1 + rng.choice(len(CHANCE_OF_DIFFERENT), p=CHANCE_OF_DIFFERENT)
-    copies = rng.integers(*COPIES, size=different, endpoint=True)
-    chosen = np.repeat(rng.permutation(len(CLASS_NAMES))[:different], copies)
+    wanted: list[tuple[int, int]] = []
+    for label in rng.permutation(len(CLASS_NAMES))[:different].tolist():
+        copies = rng.integers(1, MOST_COPIES, endpoint=True)
+        # One alone is 16 to 48 pixels high, one of six is 9 to 14.
+        heights = rng.integers(8 + 8 // copies, 8 + 40 // copies, size=copies, endpoint=True)
+        wanted += [(height, label) for height in heights.tolist()]
     layout: list[tuple[int, Box]] = []
-    for label in rng.permutation(chosen).tolist():
-        height = rng.integers(*HEIGHTS, endpoint=True)
+    for height, label in sorted(wanted, reverse=True):
         width = int(height * rng.uniform(0.8, 1.0))
         room = (IMAGE_SIZE - height, IMAGE_SIZE - width)
-        # A digit that finds no free place is left out; the first one always finds one.
+        # A digit that finds no free place is left out; the first and largest always finds one.
         for top, left in rng.integers(room, size=(30, 2), endpoint=True).tolist():
-            box = Box(top, left, int(height), width)
+            box = Box(top, left, height, width)
             if not any(box.meets(other) for _, other in layout):
                 layout.append((label, box))
                 break

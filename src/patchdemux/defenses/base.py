@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+from jaxtyping import Int
 from torch import Tensor
 
 from patchdemux.bounds import ScoreBounds
 from patchdemux.engine import Engine
-from patchdemux.threat import PatchThreat
+from patchdemux.threat import PatchThreat, Size
 
 
 class Defense(ABC):
@@ -28,3 +30,13 @@ class Defense(ABC):
             images: (image, channel, height, width) in [0, 1].
             threat: what the attacker may do.
         """
+
+    def views(self, image_size: Size, threat: PatchThreat) -> int | None:
+        """Forward passes per image, the image itself included; None where only running it tells."""
+        return None
+
+    def region_boxes(
+        self, image_size: Size, threat: PatchThreat
+    ) -> Int[np.ndarray, "region 4"] | None:
+        """Top, left, height and width of every region; None where regions are no boxes."""
+        return None

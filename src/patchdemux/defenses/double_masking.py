@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Int
 from torch import Tensor
 
 from patchdemux.bounds import Center, Guard, ScoreBounds, check_options
@@ -41,6 +42,13 @@ class DoubleMasking(Defense):
     def mask_set(self, image_size: Size, threat: PatchThreat) -> MaskSet:
         """The masks used for images of this size; their boxes are the regions of the bounds."""
         return MaskSet.covering(image_size, threat, self.masks)
+
+    def views(self, image_size: Size, threat: PatchThreat) -> int:
+        masks = len(self.mask_set(image_size, threat))
+        return masks * (masks + 1) // 2 + 1
+
+    def region_boxes(self, image_size: Size, threat: PatchThreat) -> Int[np.ndarray, "region 4"]:
+        return self.mask_set(image_size, threat).boxes
 
     def bounds(self, engine: Engine, images: Tensor, threat: PatchThreat) -> ScoreBounds:
         height, width = images.shape[-2:]

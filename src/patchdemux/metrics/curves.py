@@ -2,28 +2,30 @@
 
 Every certified curve is an ordinary precision-recall curve of pseudo-scores: give each true label a
 positive pseudo-score and each false label a negative one such that TP(t) and FP(t) are the numbers of
-them above t. The attackers with a preference and the exact bound couple the two errors and need one
-pass over the bounds per threshold.
+them above t. The attackers with a preference and the exact bound couple the two errors and are measured
+on a grid of thresholds (`coupled.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from patchdemux.bounds import ScoreBounds
 from patchdemux.certify import certify, exceeds
-from patchdemux.inputs import as_targets, as_threshold
-from patchdemux.metrics.exact import exact_worst_case
+from patchdemux.inputs import as_targets, as_threshold, blocks
+from patchdemux.metrics.coupled import Coupled, measure
+from patchdemux.metrics.exact import exact_worst_case, ratio
+from patchdemux.metrics.frontier import ranked_lower, ranked_upper
 
 Setting = Literal[
     "undefended", "defended", "certified", "location", "location-fn", "location-fp", "exact"
 ]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
-COUPLED = ("location-fn", "location-fp", "exact")
+COUPLED: tuple[Coupled, ...] = get_args(Coupled)
 
 Scores = Float[np.ndarray, " _"]
 
@@ -33,12 +35,14 @@ class Curve:
     """Micro precision and recall (all images and classes pooled), thresholds falling.
 
     Recall never falls along the curve, so its first point is the highest threshold. Precision is 1
-    where nothing is predicted.
+    where nothing is predicted. A curve through every threshold has error 0; with fewer, the paper's
+    average precision differs from that through every threshold by at most `error`.
     """
 
     thresholds: Float[np.ndarray, " point"]
     precision: Float[np.ndarray, " point"]
     recall: Float[np.ndarray, " point"]
+    error: float = 0.0
 
     def average_precision(self) -> float:
         """The usual one: the mean, over true labels, of the precision at which each is reached."""
@@ -82,14 +86,30 @@ def pseudo_scores(bounds: ScoreBounds, targets: Any, setting: Setting) -> tuple[
     if setting == "certified":
         return bounds.lower.min(axis=1)[true], bounds.upper.max(axis=1)[~true]
     if setting == "location":
-        # Sorted over the classes, the labels that do not count pushed beyond the ones that do.
-        lower = np.sort(np.where(true[:, None], bounds.lower, np.inf), axis=2).min(axis=1)
-        upper = -np.sort(np.where(true[:, None], np.inf, -bounds.upper), axis=2).min(axis=1)
-        rank, labels = np.arange(true.shape[1]), true.sum(axis=1, keepdims=True)
-        return lower[rank < labels], upper[rank < true.shape[1] - labels]
+        parts = [
+            _located(bounds.lower[block], bounds.upper[block], true[block])
+            for block in blocks(len(true), bounds.lower[0].size)
+        ]
+        positive, negative = zip(*parts, strict=True)
+        return np.concatenate(positive), np.concatenate(negative)
     if setting in COUPLED:
         raise ValueError(f"{setting!r} couples misses and false alarms and has no pseudo-scores")
     raise ValueError(f"setting must be one of {SETTINGS}, but got {setting!r}")
+
+
+def _located(
+    lower: Float[np.ndarray, "image region class"],
+    upper: Float[np.ndarray, "image region class"],
+    true: Bool[np.ndarray, "image class"],
+) -> tuple[Scores, Scores]:
+    """The location-aware pseudo-scores of some images."""
+    positive = ranked_lower(lower, true).min(axis=1)
+    negative = ranked_upper(upper, ~true).max(axis=1)
+    labels = true.sum(axis=1, keepdims=True)
+    return (
+        positive[np.arange(positive.shape[1]) < labels],
+        negative[np.arange(negative.shape[1]) >= labels],
+    )
 
 
 def precision_recall_curve(
@@ -102,9 +122,10 @@ def precision_recall_curve(
         targets: (image, class) 0/1 labels, at least one of them 1.
         setting: "undefended", "defended", "certified" (Algorithm 2) and "location" (Algorithm 3,
             worst case) are exact at every threshold. "location-fn", "location-fp" (its attackers
-            with a preference) and "exact" (the true worst case of one patch per image) are computed
-            at up to `points` thresholds, at equal steps of the location-aware recall.
-        points: see above.
+            with a preference) and "exact" (the true worst case of one patch per image) are exact
+            too, but on a grid of thresholds; the curve's `error` bounds what the grid leaves out.
+        points: the most thresholds of the grid: pseudo-scores of "location" at equal steps of its
+            recall, and minus infinity.
     """
     true = as_targets(targets, bounds.defended.shape)
     if not true.any():
@@ -112,12 +133,12 @@ def precision_recall_curve(
     if setting not in COUPLED:
         return curve_of(*pseudo_scores(bounds, true, setting))
     located = curve_of(*pseudo_scores(bounds, true, "location"))
-    thresholds = _thin(located, points)
-    pairs = [operating_point(bounds, true, setting, t) for t in thresholds]
-    precision, recall = np.array(pairs).T
-    # An attacker who prefers false alarms may leave more labels alone at a lower threshold than at a
-    # higher one. A curve needs recall that never falls: take the lower of the two.
-    return Curve(thresholds, precision, np.minimum.accumulate(recall[::-1])[::-1])
+    grid = _thin(located, points)[::-1]
+    measured = measure(bounds, true, setting, grid)
+    curve = Curve(grid[::-1], measured.precision[::-1], measured.recall[::-1])
+    least, most = measured.average_precision_range()
+    area = curve.paper_average_precision()
+    return replace(curve, error=max(area - least, most - area, 0.0))
 
 
 def curve_of(positive: Scores, negative: Scores) -> Curve:
@@ -128,20 +149,16 @@ def curve_of(positive: Scores, negative: Scores) -> Curve:
     return Curve(thresholds.astype(np.float64), ratio(tp, tp + fp), tp / len(positive))
 
 
-def ratio(part: Any, whole: Any) -> np.ndarray:
-    """Precision of a count; 1 where nothing was predicted."""
-    return np.asarray(np.where(np.equal(whole, 0), 1.0, part / np.maximum(whole, 1)))
-
-
 def _thin(curve: Curve, points: int) -> Float[np.ndarray, " point"]:
-    """Thresholds of the curve, thinned to at most `points` at equal steps of recall."""
+    """At most `points` thresholds of the curve, at equal steps of recall, and its last one."""
     if points < 2:
         raise ValueError(f"points must be at least 2, but got {points}")
-    if len(curve.thresholds) <= points:
+    last = len(curve.thresholds) - 1
+    if last < points:
         return curve.thresholds
-    steps = np.linspace(curve.recall[0], curve.recall[-1], points)
-    index = np.searchsorted(curve.recall, steps)
-    return curve.thresholds[np.unique(index)]
+    steps = np.linspace(curve.recall[0], curve.recall[-1], points - 1)
+    thresholds: np.ndarray = curve.thresholds[np.unique([*curve.recall.searchsorted(steps), last])]
+    return thresholds
 
 
 def operating_point(

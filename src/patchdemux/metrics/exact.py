@@ -68,3 +68,8 @@ def lowest_ratio(part: Counts, whole: Counts) -> WorstCase:
         if total * denominator >= numerator * of:
             return WorstCase(numerator / denominator, regions if best is None else best)
         numerator, denominator, best = total, of, regions
+
+
+def ratio(part: Any, whole: Any) -> np.ndarray:
+    """Precision of counts; a ratio of nothing to nothing is 1."""
+    return np.asarray(np.where(np.equal(whole, 0), 1.0, part / np.maximum(whole, 1)))

@@ -31,6 +31,9 @@ class DigitNet(nn.Module):
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
+        judge = nn.Conv2d(64, classes, 1)
+        # At first no digit is likely anywhere, as in most scenes.
+        nn.init.constant_(judge.get_parameter("bias"), -6.0)
         self.evidence = nn.Sequential(
             _convolution(3, 16, stride=2),
             nn.ReLU(),
@@ -41,7 +44,7 @@ class DigitNet(nn.Module):
             nn.ReLU(),
             Residual(64),
             Residual(64),
-            nn.Conv2d(64, classes, 1),
+            judge,
         )
         self.to(memory_format=torch.channels_last)
 

@@ -1,0 +1,1 @@
+"""The figures of the README, measured anew: `python -m benchmarks`."""

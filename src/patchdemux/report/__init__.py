@@ -1,0 +1,1 @@
+"""Reading results: tables, plots, heat maps, and one self-contained page."""
