@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from patchdemux.classifier import Classifier
-from patchdemux.threat import Size
+from patchdemux.threat import Size, as_size
 
 FORMS = (
     '"digits" (the shipped network of the digit scenes), "timm:NAME" (any timm model), or '
@@ -39,7 +41,7 @@ def load_model(
     if name == "digits":
         classifier = _digits()
     elif kind == "timm" and rest:
-        classifier = _timm(rest, class_names, image_size)
+        classifier = _timm(rest, class_names)
     elif kind and rest:
         classifier = _function(kind, rest)
     else:
@@ -48,11 +50,13 @@ def load_model(
         load_weights(classifier.model, weights)
     if class_names is not None:
         classifier.class_names = tuple(class_names)
+    if image_size is not None:
+        classifier.image_size = as_size("image_size", image_size)
     return classifier
 
 
 def load_weights(model: object, path: Path) -> None:
-    """Load a state dict strictly; tensors that are missing, unexpected or of another shape are named."""
+    """Load a state dict strictly; missing, unexpected and mis-shaped tensors are named."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"weights need a torch module, but the model is a {type(model).__name__}")
     state = read_state(path)
@@ -76,7 +80,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         return load_file(path)
-    state = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} cannot be read as weights: {reason}") from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
@@ -91,9 +99,10 @@ def _digits() -> Classifier:
     return Classifier(digit_net(), class_names=CLASS_NAMES, image_size=IMAGE_SIZE)
 
 
-def _timm(name: str, class_names: Sequence[str] | None, image_size: Size | None) -> Classifier:
+def _timm(name: str, class_names: Sequence[str] | None) -> Classifier:
     try:
         import timm
+        from timm.data.config import resolve_model_data_config
     except ImportError as error:
         raise ImportError("timm models need timm: pip install 'patchdemux[models]'") from error
     if not timm.is_model(name):
@@ -101,11 +110,10 @@ def _timm(name: str, class_names: Sequence[str] | None, image_size: Size | None)
         raise ValueError(
             f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else "")
         )
-    outputs = {} if class_names is None else {"num_classes": len(class_names)}
+    outputs: dict[str, Any] = {} if class_names is None else {"num_classes": len(class_names)}
     model = timm.create_model(name, pretrained=False, **outputs)
-    data = timm.data.resolve_model_data_config(model)
-    size = tuple(data["input_size"][1:]) if image_size is None else image_size
-    return Classifier(model, image_size=size, mean=data["mean"], std=data["std"])
+    data: dict[str, Any] = resolve_model_data_config(model)
+    return Classifier(model, image_size=data["input_size"][1:], mean=data["mean"], std=data["std"])
 
 
 def _function(module: str, function: str) -> Classifier:
