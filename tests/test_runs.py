@@ -92,7 +92,7 @@ def whole(tmp_path_factory):
 
 def test_what_is_stored_is_what_the_defended_model_says(whole):
     demux, data, run = defended(), Noise(), Run.open(whole)
-    stored = run.bounds()
+    stored = run.bounds(margin=0)
     for start in range(0, len(data), 2):
         chunk = slice(start, min(start + 2, len(data)))
         truth = demux.bounds(data.pixels[chunk])
@@ -120,7 +120,7 @@ def test_xarray_reads_it_with_named_dimensions_and_no_warning(whole):
         assert data.name.values.tolist() == list(Noise().names)
         assert data.done.values.all()
         bee = data.upper.sel({"class": "bee"}).max("region").values
-        np.testing.assert_array_equal(bee, Run.open(whole).bounds().upper[:, :, 1].max(axis=1))
+        np.testing.assert_array_equal(bee, Run.open(whole).bounds(0).upper[:, :, 1].max(axis=1))
         np.testing.assert_array_equal(data.box.sel(side="width"), Run.open(whole).boxes[:, 3])
         recorded = data.attrs
     assert recorded["class_names"] == list(CLASSES)
@@ -129,7 +129,7 @@ def test_xarray_reads_it_with_named_dimensions_and_no_warning(whole):
     assert recorded["batch_size"] == 10
     assert recorded["precision"] == "float32"
     assert recorded["fill"] == [0.0]
-    assert recorded["margin"] is None
+    assert recorded["margin"]["value"] > 0  # other batches give other scores here
     assert recorded["views_per_image"] == VIEWS
     assert set(recorded["versions"]) == {"patchdemux", "torch", "numpy", "python"}
     assert recorded["fingerprint"].startswith("sha256:")
@@ -245,6 +245,8 @@ def server():
 
 def test_a_run_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path, whole, server):
     path, moments = tmp_path / "run", random.Random(0)
+    with pytest.raises(KeyboardInterrupt):  # the margin takes longer than the kills wait
+        evaluate(defended(), Noise(), path, images_per_chunk=2, progress=interrupt_after(0))
     kills = 0
     # The 36 batches take more than two seconds, and a kill loses up to a sixth of that.
     while server(path, sleep=0.06, kill_after=moments.uniform(0.1, 0.8)) == -signal.SIGKILL:
@@ -314,7 +316,7 @@ def test_memory_that_runs_out_later_does_not_change_the_batches(tmp_path, whole)
     large = demux.classifier.model
 
     def forward(images, forward=large.forward):
-        if len(large.sizes) > 12 and len(images) > 5:
+        if len(list(path.glob("done/c.*"))) > 1 and len(images) > 5:
             raise torch.OutOfMemoryError("out of memory")
         return forward(images)
 
@@ -535,7 +537,7 @@ def test_skipped_images_are_counted_and_recorded(tmp_path):
     assert run.names == tuple(data.names[i] for i in range(11) if i not in (0, 3))
     np.testing.assert_array_equal(run.targets, np.delete(data.targets, [0, 3], axis=0))
     truth = defended().bounds(data.pixels[[1, 2, *range(4, 11)]])
-    np.testing.assert_array_equal(run.bounds().lower, truth.lower)
+    np.testing.assert_array_equal(run.bounds(margin=0).lower, truth.lower)
     with pytest.raises(RunError, match=r"none of 2 images can be read; the first: ímage 0"):
         evaluate(defended(), Noise(2, broken=[0, 1]), tmp_path / "none", on_error="skip")
 

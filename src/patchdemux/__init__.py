@@ -3,7 +3,7 @@
 from patchdemux.bounds import ScoreBounds
 from patchdemux.certify import Certificate, certified, certify, predict, vulnerable
 from patchdemux.classifier import Classifier
-from patchdemux.defenses import Defense, DoubleMasking
+from patchdemux.defenses import Decision, Defense, DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Engine
 from patchdemux.masks import MaskSet
@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "Classifier",
+    "Decision",
     "Defense",
     "DoubleMasking",
     "Engine",

@@ -77,6 +77,25 @@ class ScoreBounds:
         images, regions, classes = self.lower.shape
         return f"ScoreBounds({images} images, {regions} regions, {classes} classes)"
 
+    def widened(self, margin: float) -> ScoreBounds:
+        """The same with every interval wider by a margin on both sides, rounded outward.
+
+        So the bounds also hold for a classifier whose scores differ from the one that was run by up to
+        the margin; `clean` and `defended` stay what they were.
+        """
+        margin = float(margin)
+        if not 0 <= margin < np.inf:
+            raise ValueError(f"margin must be a finite number, at least 0, but got {margin}")
+        if margin == 0:
+            return self
+        dtype = self.lower.dtype.type
+        step = dtype(margin)
+        if step < margin:  # rounded down
+            step = np.nextafter(step, dtype(np.inf))
+        lower = np.nextafter(self.lower - step, dtype(-np.inf))
+        upper = np.nextafter(self.upper + step, dtype(np.inf))
+        return ScoreBounds(self.clean, self.defended, lower, upper)
+
     @classmethod
     def from_pairs(
         cls, scores: Any, clean: Any = None, *, center: Center = "median", guard: Guard = "both"

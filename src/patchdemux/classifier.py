@@ -22,10 +22,17 @@ class Classifier(nn.Module):
         class_names: one name per class.
         image_size: height and width that the model wants, if it wants a fixed size.
         mean, std: per-channel normalisation, applied as `(image - mean) / std`.
+
+    Attributes:
+        runtime, precision: what runs the model, and in which numbers; `make_runtime` gives others.
+        channels_last: whether the model is handed images in that memory layout, which makes
+            convolutions faster; a model that calls `view` on its features wants it off, and gets it.
     """
 
     mean: Tensor
     std: Tensor
+    runtime: str = "torch"
+    precision: str = "float32"  # or as the weights are
 
     def __init__(
         self,
@@ -43,6 +50,9 @@ class Classifier(nn.Module):
         self.class_names = None if class_names is None else tuple(class_names)
         self.image_size = None if image_size is None else as_size("image_size", image_size)
         self.normalises = mean is not None or std is not None
+        self.channels_last = isinstance(model, nn.Module) and any(
+            isinstance(module, nn.Conv2d) for module in model.modules()
+        )
         for name, values, default in (("mean", mean, 0.0), ("std", std, 1.0)):
             channels = torch.tensor([default] if values is None else list(values))
             self.register_buffer(name, channels.float()[:, None, None], persistent=False)
@@ -55,9 +65,25 @@ class Classifier(nn.Module):
         return model if isinstance(model, cls) else cls(model)
 
     def forward(self, images: Tensor) -> Tensor:
+        try:
+            logits = self.compute(images)
+        except RuntimeError as error:
+            if not self.channels_last or "view size is not compatible" not in str(error):
+                raise
+            self.channels_last = False
+            logits = self.compute(images)
+        return self.checked(images, logits)
+
+    def compute(self, images: Tensor) -> Any:
+        """What the model answers, unchecked."""
         if self.normalises:
             images = (images - self.mean.to(images)) / self.std.to(images)
-        logits = self.model(images)
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.model(images)
+
+    def checked(self, images: Tensor, logits: Any) -> Tensor:
+        """The logits, if they are what a classifier must answer."""
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from patchdemux.bounds import ScoreBounds
-from patchdemux.certify import Certificate, Method, certify, predict
+from patchdemux.certify import Certificate, Method, certify
 from patchdemux.classifier import Classifier
-from patchdemux.defenses import Defense, DoubleMasking
+from patchdemux.defenses import Decision, Defense, DoubleMasking
 from patchdemux.engine import Engine, Progress, check_images
 from patchdemux.inputs import logit
+from patchdemux.runtimes import make_runtime
 from patchdemux.threat import PatchThreat, Size, as_size
+
+if TYPE_CHECKING:
+    from patchdemux.runs import Run
 
 
 class PatchDemux(nn.Module):
@@ -32,6 +37,9 @@ class PatchDemux(nn.Module):
         fill: the value of hidden pixels, one number or one per channel.
         batch_size: masked views per call of the model; None finds it.
         progress: called with the views done and their total.
+        runtime: what runs the model: "torch", "compile", "onnx" or "openvino"; None: as the classifier
+            is, which is torch unless `make_runtime` made it.
+        precision: "float32", "bfloat16" or "float16", where the machine and the runtime have it.
     """
 
     def __init__(
@@ -44,9 +52,14 @@ class PatchDemux(nn.Module):
         *,
         batch_size: int | None = None,
         progress: Progress | None = None,
+        runtime: str | None = None,
+        precision: str | None = None,
     ) -> None:
         super().__init__()
-        self.classifier = Classifier.of(model)
+        given = Classifier.of(model)
+        self.classifier = make_runtime(
+            given, runtime or given.runtime, precision or given.precision
+        )
         self.threat = threat
         self.defense = DoubleMasking() if defense is None else defense
         own = self.classifier.image_size
@@ -57,28 +70,72 @@ class PatchDemux(nn.Module):
             )
         self.engine = Engine(self.classifier, fill=fill, batch_size=batch_size, progress=progress)
 
+    @classmethod
+    def from_run(
+        cls,
+        run: Run | str | PathLike[str],
+        model: Callable[[Tensor], Tensor],
+        *,
+        defense: Defense | None = None,
+        runtime: str | None = None,
+        precision: str | None = None,
+        allow_mismatch: bool = False,
+        progress: Progress | None = None,
+    ) -> PatchDemux:
+        """The defended classifier that a run certified: the same function, to the last bit.
+
+        Args:
+            run: the run, or where it lies.
+            model: the model; its weights are compared with those of the run.
+            defense: the run's defense, where it is not one of this package.
+            runtime, precision: None: those of the run.
+            allow_mismatch: take another runtime, precision, device or version of torch than the run
+                had. Its certificates then hold only as far as its margin covers the differences.
+            progress: called with the views done and their total.
+
+        Raises:
+            RunError: it is another model, or another function of it.
+        """
+        from patchdemux.runs.rebuild import rebuild
+
+        return rebuild(
+            run,
+            model,
+            defense=defense,
+            runtime=runtime,
+            precision=precision,
+            allow_mismatch=allow_mismatch,
+            progress=progress,
+        )
+
     def extra_repr(self) -> str:
         return f"threat={self.threat}, defense={self.defense}"
 
     def bounds(self, images: Tensor) -> ScoreBounds:
         """Defended scores of the images, with an interval per patch region, as logits."""
-        images = check_images(images)
-        size = tuple(images.shape[-2:])
-        if self.image_size is not None and size != self.image_size:
-            raise ValueError(
-                f"the images have {size[0]} x {size[1]} pixels, but this classifier is defended "
-                f"for {self.image_size[0]} x {self.image_size[1]}; resize them first"
-            )
-        return self.defense.bounds(self.engine, images, self.threat)
+        return self.defense.bounds(self.engine, self._checked(images), self.threat)
 
     def forward(self, images: Tensor) -> Tensor:
         """Defended scores as logits, where the images are."""
         return torch.from_numpy(self.bounds(images).defended).to(images.device)
 
     def predict(self, images: Tensor, threshold: float = 0.5) -> Tensor:
-        """Labels (image, class): true where the defended probability is above the threshold."""
+        """Labels (image, class): true where the defended probability is above the threshold.
+
+        They take far fewer views than the defended scores: only what decides them is run.
+        """
+        return torch.from_numpy(self.decide(images, threshold).labels).to(images.device)
+
+    def decide(
+        self, images: Tensor, threshold: float = 0.5, max_views: int | None = None
+    ) -> Decision:
+        """The labels that `predict` gives, after at most `max_views` views of each image.
+
+        Labels that take more are reported as undecided, with the interval known so far.
+        """
         at = logit(threshold)
-        return torch.from_numpy(predict(self.bounds(images), at)).to(images.device)
+        images = self._checked(images)
+        return self.defense.decide(self.engine, images, self.threat, at, max_views)
 
     def certify(
         self, images: Tensor, targets: Any, threshold: float = 0.5, method: Method = "class"
@@ -86,3 +143,14 @@ class PatchDemux(nn.Module):
         """What is guaranteed of the predictions for these images, whatever a patch shows."""
         at = logit(threshold)
         return certify(self.bounds(images), targets, at, method)
+
+    def _checked(self, images: Tensor) -> Tensor:
+        """The images, of the size that is defended."""
+        images = check_images(images)
+        size = tuple(images.shape[-2:])
+        if self.image_size is not None and size != self.image_size:
+            raise ValueError(
+                f"the images have {size[0]} x {size[1]} pixels, but this classifier is defended "
+                f"for {self.image_size[0]} x {self.image_size[1]}; resize them first"
+            )
+        return images

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from patchdemux.bounds import Center, Guard, ScoreBounds, check_options
-from patchdemux.defenses.base import Defense
+from patchdemux.certify import exceeds
+from patchdemux.defenses.base import Decision, Defense
+from patchdemux.defenses.schedule import Schedule
 from patchdemux.engine import Engine
+from patchdemux.inputs import as_threshold
 from patchdemux.masks import MaskSet, as_mask_counts
 from patchdemux.threat import PatchThreat, Size
 
@@ -60,3 +63,41 @@ class DoubleMasking(Defense):
         view = np.empty((len(masks), len(masks)), int)
         view[unions[:, 0], unions[:, 1]] = view[unions[:, 1], unions[:, 0]] = range(len(unions))
         return ScoreBounds.from_pairs(scores[:, view], clean, center=self.center, guard=self.guard)
+
+    def decide(
+        self,
+        engine: Engine,
+        images: Tensor,
+        threat: PatchThreat,
+        threshold: float,
+        max_views: int | None = None,
+    ) -> Decision:
+        """The labels that `bounds` gives, from all single masks and as many pairs as decide them."""
+        height, width = images.shape[-2:]
+        masks = self.mask_set((height, width), threat)
+        count, undefended = len(masks), self.center == "undefended"
+        first = count + undefended
+        if max_views is not None and max_views < first:
+            raise ValueError(f"max_views must be at least {first}, but got {max_views}")
+        threshold = as_threshold(threshold)
+        hidden = masks.dense()
+        # One more mask, which hides nothing, for the score without any.
+        scores_of = engine.masked(images, np.concatenate([hidden, np.zeros_like(hidden[:1])]))
+        index = np.indices((len(images), first)).reshape(2, -1).T
+        scores = scores_of(index).reshape(len(images), first, -1)
+        singles = scores[:, :count]
+        center = scores[:, -1] if undefended else median(singles)
+        max_pairs = None if max_views is None else max_views - first
+        schedule = Schedule(singles, center, threshold, self.guard, max_pairs)
+        while len(jobs := schedule.next_views(engine.batch.size)):
+            schedule.learn(jobs, scores_of(jobs))
+        lower, upper = schedule.intervals()
+        labels = exceeds(lower, threshold)
+        decided = labels | ~exceeds(upper, threshold)
+        return Decision(labels, decided, lower, upper, first + schedule.views())
+
+
+def median(singles: Float[np.ndarray, "image mask class"]) -> Float[np.ndarray, "image class"]:
+    """The score that is above a threshold exactly when more than half of the scores are."""
+    middle = (singles.shape[1] - 1) // 2
+    return np.asarray(np.partition(singles, middle, axis=1)[:, middle])

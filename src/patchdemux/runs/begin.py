@@ -14,10 +14,12 @@ import torch
 import patchdemux
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
+from patchdemux.margin import BATCH_SIZES, measure_margin
 from patchdemux.runs.errors import RunError
 from patchdemux.runs.fingerprint import digest, fingerprint
 from patchdemux.runs.images import read_chunk
 from patchdemux.runs.measure import survey, time_views
+from patchdemux.runs.rebuild import defense_record
 from patchdemux.runs.store import RunStore
 
 IMAGES_PER_CHUNK = 16
@@ -64,7 +66,10 @@ def begin(
     batch_size: int | None,
     model_id: str | None,
 ) -> RunStore:
-    """A new run without scores yet; without a batch size, the fastest is found first."""
+    """A new run without scores yet, but with the margin measured on its first images.
+
+    Without a batch size, the fastest is found first.
+    """
     pixels = read_chunk(dataset, images[:images_per_chunk])
     facts = survey(demux, pixels[0], len(dataset.class_names))
     if batch_size is None:
@@ -77,15 +82,18 @@ def begin(
         images_per_chunk=images_per_chunk,
         model_id=model_id,
     )
+    margin = measure_margin(demux, pixels, batch_sizes=(*BATCH_SIZES, batch_size))
     attributes = {
         "class_names": list(dataset.class_names),
         "threat": asdict(demux.threat),
         "data": dict(dataset.description),
         **{name: fields[name] for name in ("model", "defense", "precision", "fill", "image_size")},
+        "defense_fields": defense_record(demux.defense),
+        "runtime": {"name": demux.classifier.runtime, "precision": demux.classifier.precision},
         "batch_size": batch_size,
         "images_per_chunk": images_per_chunk,
         "views_per_image": facts.views,
-        "margin": None,
+        "margin": asdict(margin),
         "versions": {
             "patchdemux": patchdemux.__version__,
             "torch": torch.__version__,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from patchdemux.classifier import Classifier
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import device_of
 from patchdemux.runs.errors import RunError
+from patchdemux.runtimes.base import RuntimeClassifier
+from patchdemux.runtimes.identity import bytes_of, model_fields, sha256
 
 Fields = dict[str, Any]
 SAMPLE = 8  # images whose pixels are part of the fingerprint: all of them would take hours
@@ -36,22 +35,15 @@ def fingerprint(
     The sizes of batches and chunks, the device and torch are among them: they change the last bits
     of a score.
     """
-    classifier = demux.classifier
-    device = device_of(classifier, torch.empty(0))
     fields = {
-        **model_fields(classifier),
+        **classifier_fields(demux.classifier),
         "model_id": model_id,
-        "mean": classifier.mean.flatten().tolist(),
-        "std": classifier.std.flatten().tolist(),
         "image_size": dataset.image_size,
         "threat": settings_of("threat", demux.threat),
         "defense": settings_of("defense", demux.defense),
         "fill": demux.engine.fill.flatten().tolist(),
-        "precision": precision_of(classifier, device),
         "batch_size": batch_size,
         "images_per_chunk": images_per_chunk,
-        "device": device_name(device),
-        "torch": torch.__version__,
         **data_fields(dataset, images),
     }
     plain: Fields = json.loads(json.dumps(fields))  # tuples become lists, as in a run that was read
@@ -60,7 +52,7 @@ def fingerprint(
 
 def digest(fields: Fields) -> str:
     """One sum over all fields."""
-    return _sha256([json.dumps(fields, sort_keys=True).encode()])
+    return sha256([json.dumps(fields, sort_keys=True).encode()])
 
 
 def differences(old: Fields, new: Fields) -> list[str]:
@@ -73,16 +65,17 @@ def differences(old: Fields, new: Fields) -> list[str]:
     ]
 
 
-def model_fields(classifier: Classifier) -> Fields:
-    """What the model is: its name, and sums over its architecture and weights where it has any."""
-    weights = dict(classifier.named_buffers()) | classifier.state_dict()
-    for own_field in ("mean", "std"):
-        weights.pop(own_field)
-    architecture = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(classifier)).encode()
+def classifier_fields(classifier: Classifier) -> Fields:
+    """What the model is, and what runs it."""
+    device = device_of(classifier, torch.empty(0))
     return {
-        "model": _qualified_name(classifier.model),
-        "architecture": _sha256([architecture]),
-        "weights": _sha256(_bytes_of(weights)) if weights else None,
+        **model_fields(classifier),
+        "mean": classifier.mean.flatten().tolist(),
+        "std": classifier.std.flatten().tolist(),
+        "runtime": runtime_of(classifier),
+        "precision": precision_of(classifier, device),
+        "device": device_name(device),
+        "torch": torch.__version__,
     }
 
 
@@ -93,10 +86,10 @@ def data_fields(dataset: ImageSet, images: Sequence[int]) -> Fields:
     names = json.dumps([dataset.names[image] for image in images]).encode()
     return {
         "images": len(images),
-        "names": _sha256([names]),
-        "class_names": _sha256([json.dumps(list(dataset.class_names)).encode()]),
-        "targets": _sha256([np.packbits(dataset.targets[list(images)].astype(bool)).tobytes()]),
-        "pixels": _sha256(_bytes_of(pixels)),
+        "names": sha256([names]),
+        "class_names": sha256([json.dumps(list(dataset.class_names)).encode()]),
+        "targets": sha256([np.packbits(dataset.targets[list(images)].astype(bool)).tobytes()]),
+        "pixels": sha256(bytes_of(pixels)),
         **{f"data: {name}": value for name, value in dataset.description.items()},
     }
 
@@ -112,9 +105,21 @@ def settings_of(what: str, value: object) -> str:
     return text
 
 
-def precision_of(classifier: nn.Module, device: torch.device) -> str:
+def runtime_of(classifier: Classifier) -> str:
+    """The runtime, with its version where that is not PyTorch's."""
+    if (
+        isinstance(classifier, RuntimeClassifier)
+        and classifier.runtime_version != torch.__version__
+    ):
+        return f"{classifier.runtime} {classifier.runtime_version}"
+    return classifier.runtime
+
+
+def precision_of(classifier: Classifier, device: torch.device) -> str:
     """The types of the weights, and what the device may do to a product of float32 numbers."""
     types = sorted({str(w.dtype).removeprefix("torch.") for w in classifier.parameters()})
+    if isinstance(classifier, RuntimeClassifier):
+        types = [classifier.precision]
     words = [" and ".join(types) or "float32"]
     if device.type == "cuda":
         words.append(f"{torch.get_float32_matmul_precision()} matmul precision")
@@ -131,36 +136,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return f"cpu ({torch.backends.cpu.get_cpu_capability()})"
     return device.type
-
-
-def _qualified_name(model: Callable[..., Any]) -> str:
-    named = model if hasattr(model, "__qualname__") else type(model)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _bytes_of(value: Any) -> Iterable[bytes]:
-    """Everything that a state holds, with names, types and shapes."""
-    if isinstance(value, Tensor):
-        tensor = value.detach().dequantize() if value.is_quantized else value.detach()
-        yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    elif isinstance(value, Mapping):
-        for name, entry in value.items():
-            yield str(name).encode()
-            yield from _bytes_of(entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            yield from _bytes_of(entry)
-    else:
-        yield repr(value).encode()
-
-
-def _sha256(parts: Iterable[bytes]) -> str:
-    total = hashlib.sha256()
-    for part in parts:
-        total.update(len(part).to_bytes(8, "little"))  # so that no two lists of parts read the same
-        total.update(part)
-    return "sha256:" + total.hexdigest()
 
 
 def _short(value: Any) -> str:

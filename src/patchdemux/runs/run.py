@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -66,8 +66,24 @@ class Run:
         state = "" if self.complete else f" of {len(self.done)}"
         return f"Run({str(self.path)!r}, {len(self)}{state} images, {self.defense})"
 
-    def bounds(self) -> ScoreBounds:
-        """The scores of all images that are done, with their bounds."""
+    @property
+    def margin(self) -> float:
+        """The numerical margin that was measured when the run began."""
+        measured = self.attributes.get("margin")
+        if measured is None:
+            raise RunError(
+                f"the run at {self.path} has no measured margin; give one: bounds(margin=...), or "
+                f"margin=0 to go without"
+            )
+        return float(measured["value"])
+
+    def bounds(self, margin: float | Literal["measured"] = "measured") -> ScoreBounds:
+        """The scores of all images that are done, with their bounds.
+
+        Args:
+            margin: every bound is moved outward by so much, for what batches change in a score;
+                "measured" is `Run.margin`, and 0 gives the bounds as they were computed.
+        """
         if not len(self):
             raise RunError(f"the run at {self.path} has no finished images yet")
         store = RunStore.open(self.path)
@@ -75,7 +91,8 @@ class Run:
             self._finished(store.read(name)) for name in ("clean", "defended", "lower", "upper")
         )
         with reading(self.path):  # a chunk that was lost reads as NaN, which is refused
-            return ScoreBounds(clean, defended, lower, upper)
+            bounds = ScoreBounds(clean, defended, lower, upper)
+        return bounds.widened(self.margin if margin == "measured" else margin)
 
     def _finished(self, scores: np.ndarray) -> np.ndarray:
         return scores if self.complete else scores[self.done]

@@ -1,0 +1,132 @@
+"""What a runtime has to supply, and the classifier that it runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from patchdemux.classifier import Classifier
+from patchdemux.engine import device_of, running
+from patchdemux.runtimes.cache import cache_folder
+
+Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Session = Callable[[Tensor], Tensor]
+"""From images in [0, 1] of one size, as many as there are, to logits."""
+
+TOLERANCE = {"float32": 1e-3, "float16": 0.02, "bfloat16": 0.1}
+"""The largest difference from torch in float32, as a share of the largest logit, or of 1 if that is
+larger. A wrong export differs by far more; what remains is measured by `measure_margin`."""
+
+
+class Runtime(ABC):
+    """A way of running a model."""
+
+    name: str
+
+    @abstractmethod
+    def precisions(self, device: torch.device) -> tuple[Precision, ...]:
+        """The precisions it offers there; an `ImportError` where its library is missing."""
+
+    @abstractmethod
+    def prepare(
+        self, classifier: Classifier, shape: tuple[int, ...], precision: Precision
+    ) -> Session:
+        """The classifier, normalisation included, made ready for images of one shape."""
+
+    @property
+    def version(self) -> str:
+        """The version of its library."""
+        return torch.__version__
+
+
+class RuntimeClassifier(Classifier):
+    """A classifier with the same model, weights and normalisation, run by another runtime.
+
+    The model is exported when the first images of a size come, and taken as it is then: make a new
+    one after training. The first views that it is shown also go through torch in float32, and a
+    runtime that answers otherwise is refused.
+
+    Attributes:
+        difference: the largest difference of a logit from torch in float32 that was seen so far.
+    """
+
+    CHECKED = 8  # views
+
+    def __init__(self, source: Classifier, runtime: Runtime, precision: Precision) -> None:
+        super().__init__(source.model, **options_of(source))
+        self.channels_last = source.channels_last
+        self.runtime, self.precision = runtime.name, precision
+        self.difference = 0.0
+        self._runtime = runtime
+        self._asked: Precision = precision
+        self._sessions: dict[tuple[int, ...], Session] = {}
+        self._unchecked = self.CHECKED
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the sessions: a copy in another process makes its own."""
+        return {**self.__dict__, "_sessions": {}}
+
+    def plain(self) -> Classifier:
+        """The same classifier in torch, in float32."""
+        return Classifier(self.model, **options_of(self))
+
+    def extra_repr(self) -> str:
+        return f"runtime={self.runtime}, precision={self.precision}"
+
+    @property
+    def runtime_version(self) -> str:
+        return self._runtime.version
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self._unchecked:
+            self.check(images[: self._unchecked])
+        return self.checked(images, self.session(images)(images))
+
+    def session(self, images: Tensor) -> Session:
+        """The model made ready for images of this size, once."""
+        shape = tuple(images.shape[1:])
+        if shape not in self._sessions:
+            with running(self), torch.inference_mode(False), torch.no_grad():
+                super().forward(torch.zeros(2, *shape, device=device_of(self, images)))
+                self._sessions[shape] = self._runtime.prepare(self, shape, self._asked)
+        return self._sessions[shape]
+
+    def check(self, images: Tensor) -> None:
+        """Compare with torch in float32 on these images; an error that tells how far apart they are."""
+        with running(self):
+            session = self.session(images)
+            truth = super().forward(images.to(device_of(self, images))).float()
+            answer = self.checked(images, session(images)).to(truth)
+        if answer.shape != truth.shape:
+            raise ValueError(
+                f"{self._name} answers {tuple(answer.shape)}, not {tuple(truth.shape)}"
+            )
+        difference = float((answer - truth).abs().max())
+        allowed = TOLERANCE[self.precision] * max(1.0, float(truth.abs().max()))
+        if not difference <= allowed:
+            raise ValueError(
+                f"{self._name} gives scores that differ by {difference:.3g} from torch in float32, "
+                f"more than {allowed:.3g}: it cannot run this model. If the code of the model "
+                f"changed, delete its old export in {cache_folder()}"
+            )
+        self.difference = max(self.difference, difference)
+        self._unchecked = max(0, self._unchecked - len(images))
+
+    @property
+    def _name(self) -> str:
+        return f"the runtime {self.runtime} in {self.precision}"
+
+
+def options_of(classifier: Classifier) -> dict[str, Any]:
+    """Everything that a classifier is made with but the model."""
+    normalisation = {}
+    if classifier.normalises:
+        for name in ("mean", "std"):
+            normalisation[name] = getattr(classifier, name).flatten().tolist()
+    own = {"class_names": classifier.class_names, "image_size": classifier.image_size}
+    return {**own, **normalisation}
