@@ -9,12 +9,15 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 from matplotlib.image import imsave
+from PIL.Image import Resampling, fromarray
+from torch import Tensor
 
 from patchdemux.bounds import ScoreBounds
 from patchdemux.masks import MaskSet
 
 Image = Float[np.ndarray, "height width channel"]
 HIDE, FAKE = (0.86, 0.16, 0.16), (0.93, 0.53, 0.05)
+LARGEST = 336  # pixels of a picture's longer side: twice what the page shows
 
 
 def place_map(
@@ -71,3 +74,21 @@ def as_data_uri(image: Image) -> str:
     buffer = io.BytesIO()
     imsave(buffer, np.ascontiguousarray(image.clip(0, 1)), format="png")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def as_picture(image: Float[Tensor, "channel height width"]) -> str:
+    """A data URI of an image in [0, 1]: a small one exactly, a photo reduced to what a page shows.
+
+    What is neither gray nor RGB is shown as the mean of its channels.
+    """
+    pixels = image.float().cpu() if len(image) in (1, 3) else image.float().cpu().mean(0, True)
+    colors = pixels.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    height, width = colors.shape[:2]
+    if max(height, width) <= LARGEST // 2:
+        return as_data_uri(colors)
+    share = min(1.0, LARGEST / max(height, width))
+    photo = fromarray((255 * colors.clip(0, 1)).round().astype(np.uint8))
+    size = max(1, round(share * width)), max(1, round(share * height))
+    buffer = io.BytesIO()
+    photo.resize(size, Resampling.BILINEAR).save(buffer, format="JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: the guarantee in words, the table, the plots, a gallery."""
+"""One self-contained HTML page: the guarantee in words, tables, plots, and a gallery."""
 
 from __future__ import annotations
 
@@ -6,102 +6,117 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import jinja2
-import numpy as np
-from jaxtyping import Bool
-from torch import Tensor
 
-from patchdemux.bounds import ScoreBounds
-from patchdemux.certify import certified, predict
-from patchdemux.inputs import logit
-from patchdemux.masks import MaskSet
-from patchdemux.report.heatmaps import as_data_uri, danger_map, probability
-from patchdemux.report.plots import plot_curves
-from patchdemux.report.summary import HEADINGS, Row
+from patchdemux.report.classes import ClassRow
+from patchdemux.report.gallery import GalleryImage
+from patchdemux.report.summary import MEANINGS, NAMES
+from patchdemux.report.tables import Table
+from patchdemux.threat import PatchThreat
 
-MAPS_PER_IMAGE = 6
+COLUMN = 20  # classes in one column of the class table, before a second one begins
+
+Facts = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class LabelMap:
-    """One label of one image: what it scores, and where a patch can turn it."""
+class Guarantee:
+    """For what exactly the certified figures hold.
 
-    name: str
-    true: bool
-    predicted: bool
-    certified: bool
-    probability: float
-    places: float
-    overlay: str
-
-
-@dataclass(frozen=True)
-class GalleryImage:
-    """One image with the labels worth a look."""
-
-    name: str
-    picture: str
-    labels: Sequence[LabelMap]
-
-
-def gallery(
-    images: Tensor,
-    names: Sequence[str],
-    bounds: ScoreBounds,
-    targets: Bool[np.ndarray, "image class"],
-    class_names: Sequence[str],
-    masks: MaskSet,
-    threshold: float,
-) -> list[GalleryImage]:
-    """The images with, per label, where a patch could hide or fake it at a probability threshold.
-
-    All true labels are shown, and the false ones that some patch can fake, most places first.
+    Attributes:
+        threat: the patch.
+        image_size: height and width of the model's input.
+        images: number of images that the figures are about.
+        masks: the masks or regions, in words.
+        caveats: what limits it, one sentence each.
     """
-    at = logit(threshold)
-    safe, labels = certified(bounds, targets, at), predict(bounds, at)
-    chances = probability(bounds.defended)
-    shown = []
-    for i, (image, name) in enumerate(zip(images, names, strict=True)):
-        maps = []
-        for c in np.flatnonzero(targets[i] | ~safe[i]).tolist():
-            overlay, places = danger_map(bounds, masks, i, c, bool(targets[i, c]), at)
-            facts = (bool(targets[i, c]), bool(labels[i, c]), bool(safe[i, c]))
-            maps.append(
-                LabelMap(class_names[c], *facts, chances[i, c], places, as_data_uri(overlay))
-            )
-        maps.sort(key=lambda m: (not m.true, -m.places))
-        picture = as_data_uri(image.permute(1, 2, 0).numpy())
-        shown.append(GalleryImage(name, picture, maps[:MAPS_PER_IMAGE]))
-    return shown
+
+    threat: PatchThreat
+    image_size: tuple[int, int]
+    images: int
+    masks: str
+    caveats: Sequence[str] = ()
 
 
-def render_page(
-    title: str,
-    introduction: str,
-    masks: MaskSet,
-    rows: Sequence[Row],
-    images: Sequence[GalleryImage],
-    threshold: float,
-    facts: Mapping[str, str],
-) -> str:
+@dataclass(frozen=True)
+class KeyFigure:
+    """One number that a hurried reader takes along."""
+
+    share: float
+    meaning: str
+    guaranteed: bool = False
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The table of classes, with the mean over those that have a true label."""
+
+    rows: Sequence[ClassRow]
+    mean: ClassRow
+
+    @property
+    def columns(self) -> list[Sequence[ClassRow]]:
+        """One part of the table, or two side by side where there are many classes."""
+        half = len(self.rows) if len(self.rows) <= COLUMN else -(-len(self.rows) // 2)
+        return [self.rows[start : start + half] for start in range(0, len(self.rows), half)]
+
+    @property
+    def unseen(self) -> list[str]:
+        """The classes without a true label."""
+        return [row.name for row in self.rows if not row.labels]
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """A part of the gallery."""
+
+    title: str
+    images: Sequence[GalleryImage]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything on a page; what is empty is not shown.
+
+    Attributes:
+        title: of the page.
+        introduction: paragraphs.
+        results: precision and recall.
+        plots: SVG elements.
+        guarantee: for what the certified figures hold.
+        figures: the most important numbers.
+        warnings: what a reader must know first.
+        classes: the table of classes.
+        gallery: images, drawn at the probability threshold `threshold`.
+        facts: what is needed to repeat this, in groups, under the title `facts_title`.
+        left_out: name and reason of images that are in no figure.
+    """
+
+    title: str
+    introduction: Sequence[str]
+    results: Table
+    plots: Sequence[str]
+    guarantee: Guarantee | None = None
+    figures: Sequence[KeyFigure] = ()
+    warnings: Sequence[str] = ()
+    classes: Classes | None = None
+    gallery: Sequence[Pictured] = ()
+    gallery_words: Sequence[str] = ()
+    threshold: float = 0.5
+    facts: Mapping[str, Facts] | None = None
+    facts_title: str = "To repeat this"
+    left_out: Sequence[Mapping[str, str]] = ()
+
+
+def render_page(page: Page) -> str:
     """The whole page as text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("patchdemux.report", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    without_attack = [row for row in rows if row.setting in ("undefended", "defended")]
-    guaranteed = [row for row in rows if row not in without_attack]
-    return environment.get_template("page.html").render(
-        title=title,
-        introduction=introduction,
-        masks=masks,
-        rows=rows,
-        headings=HEADINGS,
-        plots=[
-            plot_curves(without_attack, "Without an attack"),
-            plot_curves(guaranteed, "Guaranteed against every patch"),
-        ],
-        images=images,
-        threshold=threshold,
-        facts=facts,
-    )
+    measured = dict.fromkeys(row["setting"] for row in page.results.rows)
+    meanings = {NAMES[setting]: MEANINGS[setting] for setting in NAMES if setting in measured}
+    return environment.get_template("page.html").render(page=page, meanings=meanings)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from patchdemux.bounds import ScoreBounds
 from patchdemux.metrics.curves import Curve, Setting, precision_recall_curve
+from patchdemux.report.tables import Cell, Column, Table
 
 NAMES: dict[Setting, str] = {
     "undefended": "Undefended, no attack",
@@ -18,6 +19,18 @@ NAMES: dict[Setting, str] = {
     "location-fp": "Attacker prefers alarms",
     "exact": "Exact worst case",
 }
+MEANINGS: dict[Setting, str] = {
+    "undefended": "the classifier as it is.",
+    "defended": "the price of the defense on clean images.",
+    "certified": "guaranteed; every label that a patch somewhere could turn counts as wrong, as if "
+    "each label had an attacker of its own.",
+    "location": "guaranteed; one patch is in one place, but the most misses and the most false "
+    "alarms are counted each at its own.",
+    "location-fn": "one patch where it hides the most labels, then fakes the most.",
+    "location-fp": "one patch where it fakes the most labels, then hides the most.",
+    "exact": "guaranteed; the lowest precision, and the lowest recall, that one patch per image can "
+    "cause against the proved bounds.",
+}
 TABLE_SETTINGS: tuple[Setting, ...] = (
     "undefended",
     "defended",
@@ -26,6 +39,25 @@ TABLE_SETTINGS: tuple[Setting, ...] = (
     "exact",
 )
 KEY_RECALLS = (0.25, 0.5, 0.75)
+PRECISION_COLUMNS = tuple(
+    Column(f"precision_at_{100 * r:.0f}", f"P@{r:.0%}", f"precision at {r:.0%} recall")
+    for r in KEY_RECALLS
+)
+SETTING_COLUMNS = (
+    Column("setting", figure=False, for_people=False),
+    Column("name", "setting", figure=False),
+)
+CURVE_COLUMNS = (
+    *PRECISION_COLUMNS,
+    Column(
+        "paper_average_precision",
+        "AP paper",
+        "area under the curve between 25% and 100% recall, over 0.75",
+    ),
+    Column("average_precision", "AP", "the usual average precision, from 0% recall"),
+    Column("paper_average_precision_error", for_people=False),
+)
+HEADINGS = {column.heading: column.meaning for column in CURVE_COLUMNS if column.for_people}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +80,12 @@ class Row:
             self.curve.average_precision(),
         )
 
-
-HEADINGS = {
-    **{f"P@{recall:.0%}": f"precision at {recall:.0%} recall" for recall in KEY_RECALLS},
-    "AP paper": "area under the curve between 25% and 100% recall, over 0.75",
-    "AP": "the usual average precision, from 0% recall",
-}
+    @property
+    def cells(self) -> dict[str, Cell]:
+        """The row of a table with the columns `SETTING_COLUMNS` and `CURVE_COLUMNS`."""
+        keys = [column.key for column in CURVE_COLUMNS]
+        figures = zip(keys, (*self.figures, self.curve.error), strict=True)
+        return {"setting": self.setting, "name": self.name, **dict(figures)}
 
 
 def summarize(
@@ -61,3 +93,27 @@ def summarize(
 ) -> list[Row]:
     """The curves of the settings, in the order of the paper's tables."""
     return [Row(s, precision_recall_curve(bounds, targets, s)) for s in settings]
+
+
+def curve_table(
+    rows: Sequence[Row], caption: str, notes: Sequence[str] = (), **about: Any
+) -> Table:
+    """The paper's table from the curves through every threshold."""
+    return Table(
+        caption,
+        (*SETTING_COLUMNS, *CURVE_COLUMNS),
+        [row.cells for row in rows],
+        (*notes, *grid_notes(rows)),
+        about,
+    )
+
+
+def grid_notes(rows: Iterable[Row]) -> list[str]:
+    """How far the averages of curves with fewer than all thresholds may be off."""
+    worst = max((row.curve.error for row in rows), default=0.0)
+    if not worst:
+        return []
+    return [
+        f"The attackers with a preference and the exact worst case are measured on a grid of "
+        f"thresholds; AP paper through every threshold differs by {100 * worst:.2g} points at most."
+    ]
