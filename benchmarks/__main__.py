@@ -5,7 +5,7 @@ import platform
 
 import torch
 
-from benchmarks import core
+from benchmarks import analysis, core
 from patchdemux import __version__
 
 print(
@@ -13,3 +13,5 @@ print(
     f"{os.cpu_count()} cores ({platform.machine()}), {torch.get_num_threads()} threads\n"
 )
 core.main()
+print()
+analysis.main()

@@ -1,10 +1,10 @@
 """The published procedure, written literally from the paper, as a plain PyTorch user would run it.
 
-`python -m benchmarks.published certify` runs all 1,296 ordered pairs of 36 masks, one pair at a time
-over a batch of images, and keeps the probabilities as float64. `... infer` runs the 36 single masks, and
-for every mask that disagrees with the majority in some class that is not resolved yet, all 36 second
-masks. It is a process of its own: no allocator tuning unless asked for, no channels-last, no unions.
-Prints one line of JSON.
+`python -m benchmarks.published certify` runs all 1,296 ordered pairs of 36 masks, one pair at a
+time over a batch of images, and keeps the probabilities as float64. `... infer` runs the 36 single
+masks, and for every mask that disagrees with the majority in some class that is not resolved yet, all
+36 second masks. It is a process of its own: no allocator tuning unless asked for, no channels-last, no
+unions. Prints one line of JSON.
 """
 
 from __future__ import annotations

@@ -1,0 +1,278 @@
+"""`patchdemux certify`, `patchdemux predict` and `patchdemux masks`: photos of your own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from torch import Tensor
+
+from patchdemux.bounds import ScoreBounds
+from patchdemux.certify import predict
+from patchdemux.cli.app import app
+from patchdemux.cli.options import (
+    DefenseOptions,
+    Json,
+    Masks,
+    ModelOptions,
+    Patch,
+    as_pair,
+    as_threat,
+    grouped,
+    notes_to,
+    print_json,
+    progress_console,
+    tell_masks,
+)
+from patchdemux.data.base import ImageError
+from patchdemux.data.decode import decode, read_bytes
+from patchdemux.data.preprocess import Preprocessing, read_image
+from patchdemux.engine import Progress
+from patchdemux.inputs import logit
+from patchdemux.margin import measure_margin
+from patchdemux.masks import MaskSet
+from patchdemux.report.drawings import draw_labels, draw_masks
+from patchdemux.report.heatmaps import probability
+from patchdemux.report.labels import Label, labels_of, overlay_of, worth_a_look
+from patchdemux.runs.store import SIDES
+from patchdemux.threat import PatchThreat
+
+BLANK = (448, 448)  # a canvas without a photo and without a size: the paper's
+
+Images = Annotated[list[Path], typer.Argument(help="Photos.")]
+Threshold = Annotated[
+    float, typer.Option(help="A label is predicted where its probability is above this.")
+]
+
+
+@app.command("certify")
+@grouped
+def certify_photos(
+    images: Images,
+    model: ModelOptions,
+    defense: DefenseOptions,
+    threshold: Threshold = 0.5,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for a picture of every photo, with heat maps.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Name what photos show, and which of these labels no patch can change.
+
+    A label is certified if it stays predicted, or absent, whatever a patch that is put on this photo
+    shows and wherever it is. Every bound is moved outward by the numerical margin, measured on the
+    first photos. Whether a photo holds a patch already, no certificate can tell.
+
+    `patchdemux certify street.jpg --model my_models:street --output maps`
+    """
+    logit(threshold)
+    pictures = picture_files(images, output)
+    names, pixels, bounds, masks = defend_photos(images, model, defense, notes_to(json), True)
+    found = [labels_of(bounds, masks, i, names, logit(threshold)) for i in range(len(images))]
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    for i, (labels, picture) in enumerate(zip(found, pictures, strict=True)):
+        if picture is not None:
+            overlay = partial(overlay_of, bounds, masks, i, logit(threshold))
+            draw_labels(picture, pixels[i], labels, overlay)
+        if not json:
+            tell_labels(images[i], labels, picture)
+    if json:
+        print_json(
+            {
+                **setting_of(masks, threshold),
+                "images": [
+                    {
+                        "file": str(image),
+                        "picture": None if picture is None else str(picture),
+                        "labels": [asdict(label) for label in labels],
+                    }
+                    for image, labels, picture in zip(images, found, pictures, strict=True)
+                ],
+            }
+        )
+
+
+@app.command("predict")
+@grouped
+def predict_photos(
+    images: Images,
+    model: ModelOptions,
+    defense: DefenseOptions,
+    threshold: Threshold = 0.5,
+    json: Json = False,
+) -> None:
+    """Name what photos show, with the defended classifier.
+
+    `patchdemux predict street.jpg --model my_models:street --threshold 0.8`
+    """
+    at = logit(threshold)
+    names, _, bounds, masks = defend_photos(images, model, defense, progress_console, False)
+    answers = []
+    for image, scores, labels in zip(images, bounds.defended, predict(bounds, at), strict=True):
+        chances = dict(zip(names, probability(scores).tolist(), strict=True))
+        predicted = [names[c] for c in np.argsort(-scores, kind="stable") if labels[c]]
+        answers.append({"file": str(image), "labels": predicted, "probabilities": chances})
+        if not json:
+            words = ", ".join(f"{name} {chances[name]:.1%}" for name in predicted)
+            typer.echo(f"{image}: {words or 'no label'}")
+    if json:
+        print_json({**setting_of(masks, threshold), "images": answers})
+
+
+@app.command("masks")
+def show_masks(
+    image: Annotated[
+        Path | None, typer.Argument(help="A photo to draw on; else a blank canvas.")
+    ] = None,
+    size: Annotated[
+        str | None, typer.Option(help="The model's input, 224 or 224x320. Else the photo's own.")
+    ] = None,
+    patch: Patch = "2%",
+    masks: Masks = "6",
+    covers: Annotated[
+        str | None, typer.Option(help="Do these masks cover this patch too? If not, exit code 1.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="The picture.")] = Path("masks.png"),
+    json: Json = False,
+) -> None:
+    """Draw the masks that cover a patch, list them, and check whether they cover another patch.
+
+    `patchdemux masks street.jpg --size 224 --patch 2% --masks 6`
+
+    `patchdemux masks --size 224 --patch 32px --covers 24x40px`
+    """
+    canvas = BLANK if size is None else as_pair("--size", size)
+    photo = None
+    if image is not None:
+        if size is None:
+            width, height = decode(read_bytes(image), str(image), fill=0, exif_rotation=False).size
+            canvas = height, width
+        photo = read_image(image, canvas)
+    threat = as_threat(patch, canvas)
+    mask_set = MaskSet.covering(canvas, threat, as_pair("--masks", masks))
+    other = None if covers is None else as_threat(covers, canvas, "--covers")
+    problem = None if other is None else uncovered(mask_set, other)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draw_masks(output, mask_set, photo)
+    if json:
+        answer = {} if other is None else {"covers": problem is None, "problem": problem}
+        boxes = [dict(zip(SIDES, box, strict=True)) for box in mask_set.boxes.tolist()]
+        print_json({**setting_of(mask_set), "picture": str(output), **answer, "boxes": boxes})
+        raise typer.Exit(0 if problem is None else 1)
+    notes = notes_to(json)
+    tell_masks(patch, mask_set, notes)
+    say = partial(notes.print, highlight=False, markup=False, soft_wrap=True)
+    tops, lefts = (np.unique(mask_set.boxes[:, side]).tolist() for side in (0, 1))
+    say(f"they begin at the rows {tops} and the columns {lefts}")
+    say(f"{len(mask_set.unions()) + 1:,} forward passes per image")
+    say(f"picture: {output.resolve()}")
+    if problem is not None:
+        raise ValueError(problem)
+    if other is not None:
+        say(f"they cover every {other} as well")
+
+
+def uncovered(masks: MaskSet, threat: PatchThreat) -> str | None:
+    """Why the masks do not cover another patch; None if they do."""
+    try:
+        MaskSet(masks.image_size, threat, masks.boxes)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def defend_photos(
+    images: Sequence[Path],
+    model: ModelOptions,
+    defense: DefenseOptions,
+    notes: Console,
+    certifying: bool,
+) -> tuple[Sequence[str], list[Tensor], ScoreBounds, MaskSet]:
+    """Class names, the photos as the model sees them, their bounds, and the masks."""
+    classifier = model.open(model.class_names)
+    preprocessing = model.preprocessing(classifier)
+    pixels = read_photos(images, preprocessing)
+    demux, masks = defense.defend(classifier, preprocessing.image_size)
+    tell_masks(defense.patch, masks, notes)
+    batch = torch.stack(pixels)
+    with photos_bar() as demux.engine.progress:
+        bounds = demux.bounds(batch)
+    if certifying:
+        margin = measure_margin(demux, batch)
+        notes.print(f"every bound is moved outward by the margin: {margin}", soft_wrap=True)
+        bounds = bounds.widened(margin.value)
+    names = classifier.class_names or [f"class {c}" for c in range(bounds.defended.shape[1])]
+    return names, pixels, bounds, masks
+
+
+def read_photos(images: Sequence[Path], preprocessing: Preprocessing) -> list[Tensor]:
+    """All photos, or an error that names every one that cannot be read."""
+    pixels, problems = [], []
+    for image in images:
+        try:
+            pixels.append(read_image(image, preprocessing))
+        except ImageError as error:
+            problems.append(str(error))
+    if problems:
+        raise ImageError("; ".join(problems))
+    return pixels
+
+
+def tell_labels(image: Path, labels: Sequence[Label], picture: Path | None) -> None:
+    """The labels worth a line: predicted, or not certified."""
+    typer.echo(f"{image}")
+    shown = worth_a_look(labels)
+    width = max((len(label.name) for label in shown), default=0)
+    for label in shown:
+        typer.echo(f"  {label.name:<{width}}  {label.probability:6.1%}  {label.verdict}")
+    if rest := len(labels) - len(shown):
+        others = "other labels are" if rest > 1 else "other label is"
+        typer.echo(f"  {rest} {others} absent, certified: no patch can fake them")
+    if picture is not None:
+        typer.echo(f"  picture: {picture.resolve()}")
+
+
+def picture_files(images: Sequence[Path], output: Path | None) -> list[Path | None]:
+    """A file for the picture of every photo; photos of the same name get a number."""
+    if output is None:
+        return [None] * len(images)
+    seen: Counter[str] = Counter()
+    files: list[Path | None] = []
+    for image in images:
+        seen[image.stem] += 1
+        number = f"-{seen[image.stem]}" if seen[image.stem] > 1 else ""
+        files.append(output / f"{image.stem}{number}-certificate.png")
+    return files
+
+
+def setting_of(masks: MaskSet, threshold: float | None = None) -> dict[str, Any]:
+    """What an answer for programs begins with."""
+    return {
+        "image_size": list(masks.image_size),
+        "patch": asdict(masks.threat),
+        "masks": len(masks),
+        **({} if threshold is None else {"threshold": threshold}),
+    }
+
+
+@contextmanager
+def photos_bar() -> Iterator[Progress]:
+    """A progress bar over masked views, beside what is printed for scripts."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    hidden = not progress_console.is_terminal
+    rest = TimeRemainingColumn()
+    with Bar(*columns, rest, console=progress_console, disable=hidden) as bar:
+        task = bar.add_task("forward passes", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,225 @@
+"""Options that several commands share, in groups, and what their values mean."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import torch
+import typer
+from rich.console import Console
+
+from patchdemux.bounds import Center, Guard
+from patchdemux.classifier import Classifier
+from patchdemux.cli.app import console
+from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
+from patchdemux.defenses import DoubleMasking
+from patchdemux.demux import PatchDemux
+from patchdemux.masks import MaskSet
+from patchdemux.models.loading import FORMS, load_model
+from patchdemux.threat import PatchThreat
+
+progress_console = Console(stderr=True)
+
+PATCH_FORMS = (
+    "a share of the image (2% or 0.02, as a square), or pixels of the model's input (64 or 64px, "
+    "or 64x32 for height x width)"
+)
+Patch = Annotated[str, typer.Option(help=f"The attacker's patch at most: {PATCH_FORMS}.")]
+Masks = Annotated[str, typer.Option(help="6 for 6 rows and 6 columns of masks, or 6x4.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how photos become its input."""
+
+    model: Annotated[str | None, typer.Option(help=f"The classifier: {FORMS}.")] = None
+    weights: Annotated[
+        Path | None, typer.Option(help="Of the model: safetensors, or a PyTorch state dict.")
+    ] = None
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Class names in order: cat,dog or a text file with one on each line."),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Such as cpu or cuda:1. Else a GPU if there is one.")
+    ] = None
+    size: Annotated[
+        str | None,
+        typer.Option(help="The model's input, 224 or 224x320 (height x width). Else as it says."),
+    ] = None
+    resize: Annotated[str, typer.Option(help=f"How photos get that size: {', '.join(MODES)}.")] = (
+        "squash"
+    )
+    filter: Annotated[str, typer.Option(help=f"How they are resampled: {', '.join(FILTERS)}.")] = (
+        "bilinear"
+    )
+
+    def open(self, class_names: tuple[str, ...] | None = None) -> Classifier:
+        """The classifier on its device; modules in the current folder are in reach."""
+        if self.model is None:
+            raise ValueError(f"say with --model what to defend: {FORMS}")
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        classifier = load_model(
+            self.model, weights=self.weights, class_names=class_names, image_size=self.given_size
+        )
+        if self.is_timm and self.weights is None:
+            progress_console.print(f"note: without --weights, {self.model} is untrained")
+        return classifier.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    @property
+    def is_timm(self) -> bool:
+        """Whether the model is made with an output per class, so that classes must be known."""
+        return (self.model or "").startswith("timm:")
+
+    @property
+    def given_size(self) -> tuple[int, int] | None:
+        return None if self.size is None else as_pair("--size", self.size)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names from a list with commas, or from the lines of a file."""
+        if self.classes is None:
+            return None
+        if Path(self.classes).is_file():
+            lines = Path(self.classes).read_text("utf-8").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+        if "," not in self.classes:
+            raise ValueError(f"--classes must be cat,dog or a text file, but got {self.classes!r}")
+        return tuple(name.strip() for name in self.classes.split(","))
+
+    def preprocessing(self, classifier: Classifier) -> Preprocessing:
+        """How photos become this classifier's input."""
+        image_size = self.given_size or classifier.image_size
+        if image_size is None:
+            raise ValueError(
+                "this model does not say how large its input is: give --size, as 224 or 224x320"
+            )
+        return Preprocessing(image_size, self.resize, self.filter)
+
+
+@dataclass(frozen=True)
+class DefenseOptions:
+    """Against what, and how."""
+
+    patch: Patch = "2%"
+    masks: Masks = "6"
+    center: Annotated[
+        Center, typer.Option(help="The score where the bounds leave a choice; the paper: median.")
+    ] = "median"
+    guard: Annotated[
+        Guard,
+        typer.Option(
+            help="Prove that nothing is hidden (recall), or invented (precision), or both."
+        ),
+    ] = "both"
+    fill: Annotated[
+        str, typer.Option(help="Hidden pixels, 0 to 1; or one value per channel, as 0.5,0.4,0.4.")
+    ] = "0"
+
+    def defend(
+        self, classifier: Classifier, image_size: tuple[int, int]
+    ) -> tuple[PatchDemux, MaskSet]:
+        """The defended classifier, and its masks."""
+        threat = as_threat(self.patch, image_size)
+        defense = DoubleMasking(as_pair("--masks", self.masks), self.center, self.guard)
+        masks = defense.mask_set(image_size, threat)
+        fill = as_numbers("--fill", self.fill)
+        demux = PatchDemux(classifier, threat, defense, image_size, fill)
+        return demux, masks
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameters may be groups: every field of a group becomes an option."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not is_dataclass(group):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(group)
+        ]
+
+    def flat(**given: Any) -> None:
+        for name, group in groups.items():
+            own = {field.name: given.pop(field.name) for field in fields(group)}
+            given[name] = group(**own)
+        command(**given)
+
+    flat.__name__, flat.__doc__ = command.__name__, command.__doc__
+    flat.__annotations__ = {p.name: p.annotation for p in parameters}
+    vars(flat)["__signature__"] = inspect.Signature(parameters)
+    return flat
+
+
+def as_pair(option: str, text: str) -> tuple[int, int]:
+    """Two whole numbers: 6 means 6 and 6, 6x4 means 6 and 4."""
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text.strip().lower())
+    if found is None:
+        raise ValueError(f"{option} must be a whole number or two, as 6 or 6x4, but got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def as_numbers(option: str, text: str) -> list[float]:
+    """One number, or several with commas between."""
+    try:
+        return [float(number) for number in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} must be as 0.5 or 0.5,0.4,0.4, but got {text!r}") from None
+
+
+def as_threat(patch: str, image_size: tuple[int, int], option: str = "--patch") -> PatchThreat:
+    """The patch that a person means: whole numbers are pixels, all others a share of the image.
+
+    >>> print(as_threat("2%", (448, 448)), "and", as_threat("64x32px", (448, 448)))
+    patch of 64 x 64 pixels and patch of 64 x 32 pixels
+    """
+    text = patch.strip().lower()
+    if pixels := re.fullmatch(r"(\d+)(?:x(\d+))?(?:px)?", text):
+        return PatchThreat(int(pixels[1]), int(pixels[2] or pixels[1]))
+    if share := re.fullmatch(r"(\d*\.?\d+)(%?)", text):
+        number = Decimal(share[1])
+        return PatchThreat.from_area(float(number / 100 if share[2] else number), image_size)
+    raise ValueError(f"{option} must be {PATCH_FORMS}, but got {patch!r}")
+
+
+def tell_masks(patch: str, masks: MaskSet, to: Console) -> None:
+    """What the options came to, in pixels."""
+    height, width = masks.image_size
+    area = masks.threat.height * masks.threat.width / (height * width)
+    to.print(
+        f"{patch} is a {masks.threat}, {area:.2%} of the input of {height} x {width} pixels\n{masks}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def notes_to(json: bool) -> Console:
+    """Where notes for people go: stdout belongs to the JSON, if there is any."""
+    return progress_console if json else console
+
+
+def print_json(answer: Any) -> None:
+    """The answer for scripts."""
+    typer.echo(json.dumps(answer, indent=2, allow_nan=False, ensure_ascii=False))
