@@ -45,7 +45,7 @@ def images(count=5, seed=0):
 
 
 def masked_scores(tested, batch_size):
-    hidden, views = timing_views(images()[0])
+    hidden, views = timing_views(images()[0], 64)
     return Engine(tested, batch_size=batch_size).masked_scores(images(2), hidden, views)
 
 
@@ -236,7 +236,7 @@ def test_a_runtime_that_answers_otherwise_is_refused():
     model.shift = 0.01  # the stored export does not have it, and cannot be told from it
     text = (
         r"the runtime openvino in float32 gives scores that differ by 0.01 from torch in float32, "
-        r"more than 0.001: .* delete its old export in"
+        r"more than 0.000\d+: .* delete its old export in"
     )
     with pytest.raises(ValueError, match=text):
         make_runtime(classifier(model=model), "openvino", views=images())
@@ -245,6 +245,14 @@ def test_a_runtime_that_answers_otherwise_is_refused():
         ValueError, match=text
     ):  # without views, before the first score is given out
         lazy(images())
+
+
+def test_half_precision_in_which_scores_vanish_is_refused():
+    tiny = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIZE[0] * SIZE[1], 4, bias=False))
+    tiny[1].weight.data *= 1e-9
+    vanishing = RuntimeClassifier(Classifier(tiny), RUNTIMES["torch"], "float16")
+    with pytest.raises(ValueError, match="the runtime torch in float16 gives scores that differ"):
+        Engine(vanishing).scores(images())
 
 
 @pytest.mark.parametrize(
@@ -256,6 +264,11 @@ def test_a_runtime_that_answers_otherwise_is_refused():
             lambda c: make_runtime(c, "onnx", "bfloat16"),
             ValueError,
             r"the runtime onnx has no bfloat16 on this machine \(cpu\), only float32",
+        ),
+        (
+            lambda c: make_runtime(c.to("meta"), "openvino"),
+            ValueError,
+            "the runtime openvino runs on the CPU, but the model is on meta",
         ),
         (
             lambda c: make_runtime(

@@ -52,6 +52,8 @@ def make_runtime(
     runtime = RUNTIMES[name]
     device = device_of(classifier, torch.empty(0))
     offered = runtime.precisions(device)
+    if not offered:
+        raise ValueError(f"the runtime {name} runs on the CPU, but the model is on {device}")
     if precision not in offered:
         raise ValueError(
             f"the runtime {name} has no {precision} on this machine ({device.type}), only "

@@ -16,8 +16,7 @@ from patchdemux.runtimes.base import PRECISIONS
 from patchdemux.runtimes.choose import available, make_runtime
 from patchdemux.threat import PatchThreat
 
-BATCH_SIZES = (8, 32)
-VIEWS = 64
+BATCH_SIZES = {"cpu": (8, 32), "gpu": (32, 128)}
 ROUNDS = 3  # taken in turn, so that a busy moment does not hit one candidate only
 
 
@@ -68,21 +67,22 @@ def fastest(
             CPU, which takes a minute to begin.
         precision: of the candidates, where those are not given; None: any.
     """
+    on_gpu = any(weights.is_cuda for weights in classifier.parameters())
+    sizes = BATCH_SIZES["gpu" if on_gpu else "cpu"]
     if candidates is None:
-        on_gpu = any(weights.is_cuda for weights in classifier.parameters())
         candidates = [
             (name, offered)
             for name, offered in available(classifier)
             if offered in (PRECISIONS if precision is None else (precision,))
             and (on_gpu or name != "compile")
         ]
-    hidden, views = timing_views(image)
+    hidden, views = timing_views(image, 2 * sizes[-1])
     made: dict[tuple[str, str], Classifier] = {}
     refused: dict[tuple[str, str], str] = {}
     for name, asked in candidates:
         try:
             made[name, asked] = make_runtime(classifier, name, asked)
-            Engine(made[name, asked], batch_size=BATCH_SIZES[0]).scores(image[None])
+            Engine(made[name, asked], batch_size=sizes[0]).scores(image[None])
         except (ImportError, TypeError, ValueError, RuntimeError) as error:
             made.pop((name, asked), None)
             refused[name, asked] = str(error)
@@ -91,7 +91,7 @@ def fastest(
     seconds = dict.fromkeys(made, float("inf"))
     for _ in range(ROUNDS):
         for key, candidate in made.items():
-            for size in BATCH_SIZES:
+            for size in sizes:
                 started = time.perf_counter()
                 Engine(candidate, batch_size=size).masked_scores(image[None], hidden, views)
                 took = (time.perf_counter() - started) / len(views)
@@ -100,10 +100,10 @@ def fastest(
     return Fastest(made[next(iter(ranked))], ranked, refused)
 
 
-def timing_views(image: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def timing_views(image: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Some of the doubly masked views of an image against a small patch, as the engine takes them."""
     height, width = image.shape[-2:]
     threat = PatchThreat(max(1, height // 8), max(1, width // 8))
     masks = MaskSet.covering((height, width), threat, (4, 4))
     unions = masks.unions()
-    return masks.dense(), unions[np.linspace(0, len(unions) - 1, VIEWS).astype(int)]
+    return masks.dense(), unions[np.linspace(0, len(unions) - 1, count).astype(int)]

@@ -28,7 +28,7 @@ class OnnxRuntime(Runtime):
 
     def precisions(self, device: torch.device) -> tuple[Precision, ...]:
         _onnxruntime()
-        return ("float32",)
+        return ("float32",) if device.type == "cpu" else ()
 
     def prepare(
         self, classifier: Classifier, shape: tuple[int, ...], precision: Precision

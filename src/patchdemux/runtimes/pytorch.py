@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -64,7 +65,11 @@ class Compiled(Eager):
     def prepare(
         self, classifier: Classifier, shape: tuple[int, ...], precision: Precision
     ) -> Session:
-        return TorchSession(torch.compile(classifier.compute), _device(classifier), precision)
+        # All classifiers share the code of `compute`, but should not share its limit of recompiling.
+        own = "isolate_recompiles"
+        options: dict[str, Any] = {own: True} if own in signature(torch.compile).parameters else {}
+        compiled = torch.compile(classifier.compute, **options)
+        return TorchSession(compiled, _device(classifier), precision)
 
 
 def _device(classifier: Classifier) -> torch.device:
