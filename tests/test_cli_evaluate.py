@@ -223,3 +223,16 @@ def test_times_and_speeds_in_words():
     status = Status("evaluating", 10, 110, 6670, 73370, seconds=10.0, views_per_second=667.0)
     assert speed_of(status) == ", 1.00 images/s, 667 forward passes/s, 100 s left"
     assert speed_of(Status("checking images", 1, 2)) == ""
+
+
+def test_auto_goes_on_with_the_runtime_that_a_run_began_with(tmp_path):
+    command = ("evaluate", "digits:2", tmp_path / "run", "--masks", "2", "--batch-size", "8")
+    begun = invoke(*command, "--runtime", "onnx")
+    assert begun.exit_code == 0, begun.output
+    resumed = invoke(*command, "--runtime", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    assert "nothing to do: all 2 images are done" in resumed.output
+    assert "the fastest is" not in resumed.output
+    other = invoke(*command, "--runtime", "torch")
+    assert other.exit_code == 1
+    assert "runtime was onnx" in str(other.exception)

@@ -14,6 +14,7 @@ from patchdemux.cli import app
 from patchdemux.data.digits import digit_scenes
 from patchdemux.data.preprocess import read_image
 from patchdemux.models.digit_net import digit_net
+from patchdemux.report.heatmaps import probability
 
 DIGITS = ("--model", "digits", "--masks", "3", "--patch", "6px")
 
@@ -103,11 +104,39 @@ def test_predict_names_the_digits(scenes, bounds):
         scenes, lines, answers, predict(bounds, 0.0), strict=True
     ):
         assert {int(name) for name in answer["labels"]} == set(np.flatnonzero(labels).tolist())
-        top = answer["labels"][0]
-        assert line.startswith(f"{file}: {top} {answer['probabilities'][top]:.1%}")
-    assert invoke("predict", scenes[0], *DIGITS, "--threshold", "0.9999999").stdout.endswith(
-        "no label\n"
+        top, least = answer["labels"][0], answer["probability_at_least"]
+        assert line.startswith(f"{file}: {top} (at least {least[top]:.1%})")
+        assert line.endswith(f"; {answer['views']} forward passes")
+        assert not answer["undecided"]
+        for i, own in enumerate(probability(bounds.defended[scenes.index(file)])):
+            assert least[str(i)] <= own <= answer["probability_at_most"][str(i)]
+    nothing = invoke("predict", scenes[0], *DIGITS, "--threshold", "0.9999999").stdout
+    assert ": no label; " in nothing
+
+
+def test_predict_within_a_limit_leaves_labels_undecided(scenes):
+    command = ("predict", scenes[0], *DIGITS, "--threshold", "0.2")
+    all_of_them = json.loads(invoke(*command, "--json").stdout)["images"][0]
+    limit = 9  # the single masks of 3 x 3
+    assert all_of_them["views"] > limit
+    result = invoke(*command, "--json", "--max-views", limit)
+    answer = json.loads(result.stdout)["images"][0]
+    assert answer["views"] == limit
+    assert answer["undecided"]
+    assert set(answer["labels"]) <= set(all_of_them["labels"])
+    assert set(all_of_them["labels"]) <= {*answer["labels"], *answer["undecided"]}
+    text = invoke(*command, "--max-views", limit).stdout
+    assert f"undecided: {', '.join(answer['undecided'])}; {limit} forward passes" in text
+
+
+@pytest.mark.parametrize("runtime", [("--runtime", "onnx"), ("--runtime", "auto")])
+def test_photos_by_another_runtime(scenes, runtime):
+    result = invoke("predict", scenes[0], *DIGITS, *runtime)
+    assert result.exit_code == 0, result.output
+    assert (
+        result.stdout.split(" (")[0] == invoke("predict", scenes[0], *DIGITS).stdout.split(" (")[0]
     )
+    assert ("the fastest is" in result.output) == ("auto" in runtime)
 
 
 def test_photos_of_any_size_with_class_names(tmp_path):
@@ -117,7 +146,7 @@ def test_photos_of_any_size_with_class_names(tmp_path):
     arguments = ("--classes", tmp_path / "names.txt", "--resize", "letterbox", "--json")
     result = invoke("predict", photo, *DIGITS, *arguments)
     assert result.exit_code == 0, result.output
-    assert list(json.loads(result.stdout)["images"][0]["probabilities"]) == list("abcdefghij")
+    assert list(json.loads(result.stdout)["images"][0]["probability_at_most"]) == list("abcdefghij")
 
 
 def test_no_photo_is_silently_skipped(scenes, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +13,24 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from torch import Tensor
 
 from patchdemux import runs
 from patchdemux.classifier import Classifier
 from patchdemux.cli.app import app
 from patchdemux.cli.options import (
+    AUTO,
     DefenseOptions,
     Json,
     ModelOptions,
+    RuntimeOptions,
     grouped,
     notes_to,
     print_json,
     progress_console,
     tell_masks,
 )
-from patchdemux.data.base import ImageSet
+from patchdemux.data.base import ImageError, ImageSet
 from patchdemux.data.open import open_dataset
 from patchdemux.models.loading import FORMS, load_model
 from patchdemux.report.results import run_table
@@ -99,6 +102,7 @@ def evaluate(
     model: ModelOptions,
     source: DataOptions,
     defense: DefenseOptions,
+    runtime: RuntimeOptions,
     batch_size: BatchSize = None,
     limit: Limit = None,
     on_error: Annotated[
@@ -115,8 +119,9 @@ def evaluate(
     `patchdemux evaluate photos/ runs/mine --model my_models:street --patch 32px`
     """
     classifier, dataset = source.open(data, model)
-    demux, masks = defense.defend(classifier, dataset.image_size)
     notes = notes_to(json)
+    classifier = as_begun(runtime, run).apply(classifier, lambda: first_image(dataset), notes)
+    demux, masks = defense.defend(classifier, dataset.image_size)
     tell_masks(defense.patch, masks, notes)
     started = time.perf_counter()
     try:
@@ -154,6 +159,7 @@ def plan(
     model: ModelOptions,
     source: DataOptions,
     defense: DefenseOptions,
+    runtime: RuntimeOptions,
     batch_size: BatchSize = None,
     limit: Limit = None,
     json: Json = False,
@@ -165,8 +171,9 @@ def plan(
     `patchdemux plan coco/ --split val2014 --model timm:resnet50 --size 448`
     """
     classifier, dataset = source.open(data, model)
-    demux, masks = defense.defend(classifier, dataset.image_size)
     notes = notes_to(json)
+    classifier = runtime.apply(classifier, lambda: first_image(dataset), notes)
+    demux, masks = defense.defend(classifier, dataset.image_size)
     tell_masks(defense.patch, masks, notes)
     cost = runs.plan(demux, dataset, batch_size=batch_size, limit=limit)
     if json:
@@ -181,6 +188,22 @@ def plan(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def as_begun(options: RuntimeOptions, run: Path) -> RuntimeOptions:
+    """Instead of `auto`, what an earlier process chose for this run: another would not resume it."""
+    if options.runtime != AUTO or not (run.is_dir() and any(run.iterdir())):
+        return options
+    begun = runs.Run.open(run, allow_incomplete=True).attributes["runtime"]
+    return RuntimeOptions(begun["name"], begun["precision"])
+
+
+def first_image(dataset: ImageSet) -> Tensor:
+    """The first image that can be read; the others are named when the run begins."""
+    for i in range(len(dataset)):
+        with suppress(ImageError):
+            return dataset[i]
+    raise ImageError("none of the images can be read")
 
 
 @contextmanager

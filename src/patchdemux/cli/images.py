@@ -18,8 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from torch import Tensor
 
-from patchdemux.bounds import ScoreBounds
-from patchdemux.certify import predict
 from patchdemux.cli.app import app
 from patchdemux.cli.options import (
     DefenseOptions,
@@ -27,6 +25,7 @@ from patchdemux.cli.options import (
     Masks,
     ModelOptions,
     Patch,
+    RuntimeOptions,
     as_pair,
     as_threat,
     grouped,
@@ -38,6 +37,7 @@ from patchdemux.cli.options import (
 from patchdemux.data.base import ImageError
 from patchdemux.data.decode import decode, read_bytes
 from patchdemux.data.preprocess import Preprocessing, read_image
+from patchdemux.demux import PatchDemux
 from patchdemux.engine import Progress
 from patchdemux.inputs import logit
 from patchdemux.margin import measure_margin
@@ -62,6 +62,7 @@ def certify_photos(
     images: Images,
     model: ModelOptions,
     defense: DefenseOptions,
+    runtime: RuntimeOptions,
     threshold: Threshold = 0.5,
     output: Annotated[
         Path | None, typer.Option(help="Folder for a picture of every photo, with heat maps.")
@@ -78,7 +79,14 @@ def certify_photos(
     """
     logit(threshold)
     pictures = picture_files(images, output)
-    names, pixels, bounds, masks = defend_photos(images, model, defense, notes_to(json), True)
+    notes = notes_to(json)
+    demux, pixels, masks = open_photos(images, model, defense, runtime, notes)
+    with photos_bar() as demux.engine.progress:
+        bounds = demux.bounds(pixels)
+    margin = measure_margin(demux, pixels)
+    notes.print(f"every bound is moved outward by the margin: {margin}", soft_wrap=True)
+    bounds = bounds.widened(margin.value)
+    names = class_names(demux, bounds.defended.shape[1])
     found = [labels_of(bounds, masks, i, names, logit(threshold)) for i in range(len(images))]
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -110,23 +118,50 @@ def predict_photos(
     images: Images,
     model: ModelOptions,
     defense: DefenseOptions,
+    runtime: RuntimeOptions,
     threshold: Threshold = 0.5,
+    max_views: Annotated[
+        int | None,
+        typer.Option(min=1, help="Forward passes per photo; labels that take more are undecided."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Name what photos show, with the defended classifier.
 
+    Only what decides the labels is run: far fewer forward passes than a certificate takes.
+
     `patchdemux predict street.jpg --model my_models:street --threshold 0.8`
     """
-    at = logit(threshold)
-    names, _, bounds, masks = defend_photos(images, model, defense, progress_console, False)
+    logit(threshold)
+    demux, pixels, masks = open_photos(images, model, defense, runtime, progress_console)
+    with photos_bar() as demux.engine.progress:
+        decision = demux.decide(pixels, threshold, max_views)
+    names = class_names(demux, decision.labels.shape[1])
     answers = []
-    for image, scores, labels in zip(images, bounds.defended, predict(bounds, at), strict=True):
-        chances = dict(zip(names, probability(scores).tolist(), strict=True))
-        predicted = [names[c] for c in np.argsort(-scores, kind="stable") if labels[c]]
-        answers.append({"file": str(image), "labels": predicted, "probabilities": chances})
+    for i, image in enumerate(images):
+        order = np.argsort(-decision.lower[i], kind="stable")
+        predicted = [names[c] for c in order if decision.labels[i, c]]
+        undecided = [names[c] for c in order if not decision.decided[i, c]]
+        low, high = (
+            dict(zip(names, probability(ends[i]).tolist(), strict=True))
+            for ends in (decision.lower, decision.upper)
+        )
+        views = None if decision.views is None else int(decision.views[i])
+        answers.append(
+            {
+                "file": str(image),
+                "labels": predicted,
+                "undecided": undecided,
+                "probability_at_least": low,
+                "probability_at_most": high,
+                "views": views,
+            }
+        )
         if not json:
-            words = ", ".join(f"{name} {chances[name]:.1%}" for name in predicted)
-            typer.echo(f"{image}: {words or 'no label'}")
+            words = ", ".join(f"{name} (at least {low[name]:.1%})" for name in predicted)
+            rest = f"; undecided: {', '.join(undecided)}" if undecided else ""
+            passes = "" if views is None else f"; {views} forward passes"
+            typer.echo(f"{image}: {words or 'no label'}{rest}{passes}")
     if json:
         print_json({**setting_of(masks, threshold), "images": answers})
 
@@ -193,28 +228,26 @@ def uncovered(masks: MaskSet, threat: PatchThreat) -> str | None:
     return None
 
 
-def defend_photos(
+def open_photos(
     images: Sequence[Path],
     model: ModelOptions,
     defense: DefenseOptions,
+    runtime: RuntimeOptions,
     notes: Console,
-    certifying: bool,
-) -> tuple[Sequence[str], list[Tensor], ScoreBounds, MaskSet]:
-    """Class names, the photos as the model sees them, their bounds, and the masks."""
+) -> tuple[PatchDemux, Tensor, MaskSet]:
+    """The defended classifier, the photos as it sees them, and its masks."""
     classifier = model.open(model.class_names)
     preprocessing = model.preprocessing(classifier)
-    pixels = read_photos(images, preprocessing)
+    pixels = torch.stack(read_photos(images, preprocessing))
+    classifier = runtime.apply(classifier, lambda: pixels[0], notes)
     demux, masks = defense.defend(classifier, preprocessing.image_size)
     tell_masks(defense.patch, masks, notes)
-    batch = torch.stack(pixels)
-    with photos_bar() as demux.engine.progress:
-        bounds = demux.bounds(batch)
-    if certifying:
-        margin = measure_margin(demux, batch)
-        notes.print(f"every bound is moved outward by the margin: {margin}", soft_wrap=True)
-        bounds = bounds.widened(margin.value)
-    names = classifier.class_names or [f"class {c}" for c in range(bounds.defended.shape[1])]
-    return names, pixels, bounds, masks
+    return demux, pixels, masks
+
+
+def class_names(demux: PatchDemux, classes: int) -> Sequence[str]:
+    """The classifier's, or numbers."""
+    return demux.classifier.class_names or [f"class {c}" for c in range(classes)]
 
 
 def read_photos(images: Sequence[Path], preprocessing: Preprocessing) -> list[Tensor]:

@@ -13,6 +13,7 @@ from patchdemux.cli.options import (
     DefenseOptions,
     Json,
     ModelOptions,
+    RuntimeOptions,
     grouped,
     notes_to,
     print_json,
@@ -20,9 +21,6 @@ from patchdemux.cli.options import (
 from patchdemux.margin import BATCH_SIZES, IMAGES, measure_margin
 from patchdemux.runs.images import read_chunk
 from patchdemux.runs.measure import repeatable
-from patchdemux.runtimes import RUNTIMES, fastest, make_runtime
-
-AUTO = "auto"
 
 
 @app.command()
@@ -32,10 +30,7 @@ def margin(
     model: ModelOptions,
     source: DataOptions,
     defense: DefenseOptions,
-    runtime: Annotated[
-        str, typer.Option(help=f"What runs the model: {', '.join(RUNTIMES)}; or auto, the fastest.")
-    ] = "torch",
-    precision: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    runtime: RuntimeOptions,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Views per call of the model, tried beside others.")
     ] = None,
@@ -52,12 +47,7 @@ def margin(
     classifier, dataset = source.open(data, model)
     images = read_chunk(dataset, range(min(len(dataset), IMAGES)))
     notes = notes_to(json)
-    if runtime == AUTO:
-        found = fastest(classifier, images[0], precision=precision)
-        notes.print(f"the fastest is {found}", highlight=False, soft_wrap=True)
-        classifier = found.classifier
-    else:
-        classifier = make_runtime(classifier, runtime, precision)
+    classifier = runtime.apply(classifier, lambda: images[0], notes)
     demux, _ = defense.defend(classifier, dataset.image_size)
     sizes = None if batch_size is None else (*BATCH_SIZES, batch_size)
     with repeatable():

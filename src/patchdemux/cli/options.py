@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_type_hints
 import torch
 import typer
 from rich.console import Console
+from torch import Tensor
 
 from patchdemux.bounds import Center, Guard
 from patchdemux.classifier import Classifier
@@ -25,9 +26,12 @@ from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.masks import MaskSet
 from patchdemux.models.loading import FORMS, load_model
+from patchdemux.runtimes import RUNTIMES, fastest, make_runtime
 from patchdemux.threat import PatchThreat
 
 progress_console = Console(stderr=True)
+
+AUTO, ANY = "auto", "any"
 
 PATCH_FORMS = (
     "a share of the image (2% or 0.02, as a square), or pixels of the model's input (64 or 64px, "
@@ -106,6 +110,33 @@ class ModelOptions:
                 "this model does not say how large its input is: give --size, as 224 or 224x320"
             )
         return Preprocessing(image_size, self.resize, self.filter)
+
+
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """What runs the model, and in which numbers."""
+
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help=f"What runs the model: {', '.join(RUNTIMES)}; or auto, the fastest on this machine."
+        ),
+    ] = "torch"
+    precision: Annotated[
+        str,
+        typer.Option(help="float32, bfloat16 or float16; or any, with --runtime auto."),
+    ] = "float32"
+
+    def apply(
+        self, classifier: Classifier, image: Callable[[], Tensor], notes: Console
+    ) -> Classifier:
+        """The classifier as it is to be run; `auto` times runtimes on the image, and says so."""
+        if self.runtime != AUTO:
+            return make_runtime(classifier, self.runtime, self.precision)
+        precision = None if self.precision == ANY else self.precision
+        found = fastest(classifier, image(), precision=precision)
+        notes.print(f"the fastest is {found}", highlight=False, markup=False, soft_wrap=True)
+        return found.classifier
 
 
 @dataclass(frozen=True)
