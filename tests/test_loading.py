@@ -1,7 +1,9 @@
 """Models by name, and weights that never run code."""
 
 import pickle
+from argparse import Namespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -75,12 +77,46 @@ def test_a_weights_file_cannot_run_code(tmp_path):
         pickle.dump({"state_dict": Attack()}, file, protocol=2)
     with pytest.raises(ValueError, match="cannot be read as weights"):
         read_state(tmp_path / "weights.pth")
+    torch.save({"state_dict": two_layers().state_dict(), "extra": Attack()}, tmp_path / "new.pth")
+    with pytest.raises(
+        ValueError, match=r"cannot be read as weights: .*GLOBAL print was not an allow"
+    ):
+        read_state(tmp_path / "new.pth")
+
+
+def test_numbers_and_arguments_beside_the_tensors_are_harmless(tmp_path):
+    beside = {"best": np.float64(3.5), "epoch": np.int64(2), "args": Namespace(lr=0.1, names=["a"])}
+    state = two_layers().state_dict()
+    torch.save({"state_dict": state, **beside}, tmp_path / "weights.pth")
+    assert read_state(tmp_path / "weights.pth").keys() == state.keys()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights at all"])
+@pytest.mark.parametrize("name", ["weights.pth", "weights.safetensors"])
+def test_files_that_hold_no_weights(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match="cannot be read as weights"):
+        read_state(tmp_path / name)
+    torch.save({"state_dict": {}}, tmp_path / "empty.pth")
+    with pytest.raises(ValueError, match="holds no state dict"):
+        read_state(tmp_path / "empty.pth")
+
+
+def test_only_prefixes_of_all_names_are_dropped(tmp_path):
+    state = {"module.a": torch.zeros(1), "b": torch.zeros(1)}
+    save_file(state, tmp_path / "weights.safetensors")
+    assert read_state(tmp_path / "weights.safetensors").keys() == state.keys()
+
+
+def test_weights_need_a_module(tmp_path):
+    with pytest.raises(TypeError, match="weights need a torch module, but the model is a function"):
+        load_weights(lambda images: images, tmp_path / "weights.pth")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet", "no model is called 'resnet'; a model is \"digits\""),
+        ("resnet", "no model is called 'resnet'; a model is \"coco\""),
         ("timm:resnet10x", "timm has no model 'resnet10x'; it has resnet"),
         ("nowhere:f", "cannot find nowhere:f: No module named 'nowhere'"),
         ("test_loading:f", "cannot find test_loading:f"),

@@ -82,7 +82,7 @@ class DataOptions:
         if model.model is None and not digits:
             raise ValueError(f"say with --model which model to evaluate on {data}: {FORMS}")
         model = replace(model, model=model.model or "digits")
-        if not model.is_timm:
+        if not model.is_made_to_size:
             classifier = model.open()
             return classifier, self._read(data, model, classifier)
         # It gets an output per class, so the data come first; and before them, how large it is.

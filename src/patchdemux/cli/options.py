@@ -25,7 +25,7 @@ from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
 from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.masks import MaskSet
-from patchdemux.models.loading import FORMS, load_model
+from patchdemux.models.loading import FORMS, load_model, made_to_size
 from patchdemux.runtimes import RUNTIMES, fastest, make_runtime
 from patchdemux.threat import PatchThreat
 
@@ -77,14 +77,14 @@ class ModelOptions:
         classifier = load_model(
             self.model, weights=self.weights, class_names=class_names, image_size=self.given_size
         )
-        if self.is_timm and self.weights is None:
+        if self.is_made_to_size and self.weights is None:
             progress_console.print(f"note: without --weights, {self.model} is untrained")
         return classifier.to(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
     @property
-    def is_timm(self) -> bool:
+    def is_made_to_size(self) -> bool:
         """Whether the model is made with an output per class, so that classes must be known."""
-        return (self.model or "").startswith("timm:")
+        return made_to_size(self.model or "")
 
     @property
     def given_size(self) -> tuple[int, int] | None:

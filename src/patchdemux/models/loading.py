@@ -1,65 +1,137 @@
-"""Models by name, as the command line asks for them."""
+"""Models by name, as the command line asks for them, and weights that never run code."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pickle
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from patchdemux.classifier import Classifier
 from patchdemux.threat import Size, as_size
 
+PAPER = ("tresnet_l", "q2l-cvt")
+"""The paper's models, which come from published checkpoints."""
+
 FORMS = (
-    '"digits" (the shipped network of the digit scenes), "timm:NAME" (any timm model), or '
-    '"package.module:function" (your own function, called without arguments)'
+    '"coco" (the shipped classifier of photos), "digits" (the one of digit scenes), "timm:NAME", '
+    '"torchvision:NAME", "hf:FOLDER" (a saved Hugging Face image classifier), "tresnet_l" or '
+    '"q2l-cvt" (the paper\'s, with weights), a file (.onnx, .pt2, .pt of TorchScript, or a published '
+    'checkpoint), or "package.module:function" (your own function, called without arguments)'
 )
+
+CHECKPOINTS = (".pth", ".pkl", ".ckpt", ".tar", ".safetensors", ".pt")
+PROGRAMS = (".onnx", ".pt2")
+
+WRAPPINGS = ("state_dict_ema", "model_ema", "ema_state_dict", "ema", "state_dict", "model")
+"""Where checkpoints keep their tensors. The average over training comes first, as it is what their
+authors measured."""
+
+PREFIXES = ("module.", "_orig_mod.")
+"""What training on several devices, averaging and compiling put before all names."""
 
 
 def load_model(
-    name: str,
+    name: str | Path,
     *,
     weights: Path | None = None,
     class_names: Sequence[str] | None = None,
     image_size: Size | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
 ) -> Classifier:
-    """A classifier by name.
+    """A classifier by name, or from a file. Nothing is ever downloaded.
+
+    Weights are read without running code. A program is another matter: naming a function runs it,
+    and ONNX, `torch.export` and TorchScript files are programs; open those that you trust.
 
     Args:
-        name: "digits", "timm:NAME", or "package.module:function" for a function of yours that returns
-            a `Classifier` or a torch module. Naming a function runs its code.
-        weights: a state dict as safetensors, or as a PyTorch file, which is read with
-            `weights_only=True` and so never runs code.
-        class_names: one per class; a timm model is made with so many outputs.
+        name: "coco", "digits", "timm:NAME", "torchvision:NAME", "hf:FOLDER", "tresnet_l",
+            "q2l-cvt", "package.module:function" for a function of yours that returns a `Classifier`
+            or a torch module; or a file: a published checkpoint of ASL, Query2Label or PatchDEMUX,
+            ONNX (.onnx), `torch.export` (.pt2) or TorchScript (.pt).
+        weights: a state dict as safetensors, or as a PyTorch file.
+        class_names: one per class; a timm or torchvision model is made with so many outputs.
         image_size: height and width; None: what the model asks for.
+        mean, std: normalisation per channel, in place of the model's own.
     """
-    kind, _, rest = name.partition(":")
-    if name == "digits":
-        classifier = _digits()
-    elif kind == "timm" and rest:
-        classifier = _timm(rest, class_names)
-    elif kind and rest:
-        classifier = _function(kind, rest)
-    else:
-        raise ValueError(f"no model is called {name!r}; a model is {FORMS}")
-    if weights is not None:
+    name = str(name)
+    if name in PAPER and weights is None:
+        raise ValueError(f"{name} needs weights: a checkpoint of it, published or fine-tuned")
+    classifier = _made(name, weights, class_names, image_size)
+    if weights is not None and name not in PAPER:
         load_weights(classifier.model, weights)
     if class_names is not None:
         classifier.class_names = tuple(class_names)
     if image_size is not None:
         classifier.image_size = as_size("image_size", image_size)
+    if mean is not None or std is not None:
+        names, size = classifier.class_names, classifier.image_size
+        return Classifier(classifier.model, class_names=names, image_size=size, mean=mean, std=std)
     return classifier
+
+
+def made_to_size(name: str) -> bool:
+    """Whether a model is made with an output per class, and untrained without weights."""
+    return name.startswith(("timm:", "torchvision:"))
+
+
+def _made(
+    name: str, weights: Path | None, class_names: Sequence[str] | None, image_size: Size | None
+) -> Classifier:
+    """The classifier of this name, before weights are put into it."""
+    kind, _, rest = name.partition(":")
+    path = Path(name)
+    if name == "digits":
+        return _digits()
+    if name == "coco":
+        from patchdemux.models.coco import coco_classifier
+
+        return coco_classifier()
+    if name in PAPER and weights is not None:
+        from patchdemux.models.checkpoints import load_checkpoint
+
+        return load_checkpoint(weights, name)
+    if kind == "timm" and rest:
+        from patchdemux.models.libraries import from_timm
+
+        return from_timm(rest, class_names=class_names, image_size=image_size)
+    if kind == "torchvision" and rest:
+        from patchdemux.models.libraries import from_torchvision
+
+        return from_torchvision(rest, class_names=class_names)
+    if kind == "hf" and rest:
+        _brings_weights(name, weights)
+        from patchdemux.models.libraries import from_hugging_face
+
+        return from_hugging_face(rest)
+    if path.suffix in (*CHECKPOINTS, *PROGRAMS):
+        _brings_weights(name, weights)
+        return _file(path)
+    if kind and rest:
+        return _function(kind, rest)
+    raise ValueError(f"no model is called {name!r}; a model is {FORMS}")
 
 
 def load_weights(model: object, path: Path) -> None:
     """Load a state dict strictly; missing, unexpected and mis-shaped tensors are named."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"weights need a torch module, but the model is a {type(model).__name__}")
-    state = read_state(path)
+    fit(model, read_state(path), str(path))
+
+
+def fit(model: nn.Module, state: Mapping[str, Tensor], source: str) -> None:
+    """Put tensors into a model strictly; missing, unexpected and mis-shaped ones are named.
+
+    A model on the meta device takes the tensors as they are, without a copy.
+    """
     own = model.state_dict()
     problems = [f"{key} is missing" for key in own if key not in state]
     problems += [f"{key} is unexpected" for key in state if key not in own]
@@ -70,26 +142,98 @@ def load_weights(model: object, path: Path) -> None:
     ]
     if problems:
         more = f" and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise ValueError(f"{path} does not fit the model: {'; '.join(problems[:8])}{more}")
-    model.load_state_dict(state)
+        raise ValueError(f"{source} does not fit the model: {'; '.join(problems[:8])}{more}")
+    same_type = {key: tensor.to(own[key].dtype) for key, tensor in state.items()}
+    model.load_state_dict(same_type, assign=any(tensor.is_meta for tensor in own.values()))
+
+
+def shape_of(name: str, state: Mapping[str, Tensor], source: str, sides: int) -> tuple[int, ...]:
+    """The shape of a tensor that tells a size of the model."""
+    if name not in state:
+        raise ValueError(f"{source} does not fit the model: {name} is missing")
+    shape = tuple(state[name].shape)
+    if len(shape) != sides:
+        raise ValueError(f"{source} does not fit the model: {name} has shape {shape}")
+    return shape
+
+
+def layers(state: Mapping[str, Tensor], prefix: str) -> int:
+    """How many numbered layers have names that begin so."""
+    numbered = re.compile(re.escape(prefix) + r"\.(\d+)\.")
+    return 1 + max((int(m[1]) for name in state if (m := numbered.match(name))), default=-1)
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a weights file, without running any code that it may hold."""
+    return state_of(read_file(path), path)
+
+
+def read_file(path: Path) -> Any:
+    """Everything that a weights file holds, without running any code that it may hold."""
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} cannot be read as weights: {error}") from error
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        with torch.serialization.safe_globals(_plain_values()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        lines = str(error).splitlines() or ["the file is empty"]
+        reason = next((line for line in lines if "Unsupported" in line), lines[0])
+        reason = reason.partition(" Please use ")[0].strip()  # never to allow what runs code
         raise ValueError(f"{path} cannot be read as weights: {reason}") from error
-    for key in ("state_dict", "model"):
-        state = state.get(key, state) if isinstance(state, dict) else state
-    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+
+
+def state_of(content: Any, path: Path) -> dict[str, Tensor]:
+    """The state dict within what a file holds, under the names that its model gave."""
+    while isinstance(content, Mapping):
+        inner = [key for key in WRAPPINGS if isinstance(content.get(key), Mapping)]
+        if not inner:
+            break
+        content = content[inner[0]]
+    if isinstance(content, Mapping) and isinstance(content.get("n_averaged"), Tensor):
+        content = {key: value for key, value in content.items() if key != "n_averaged"}
+    if (
+        not isinstance(content, Mapping)
+        or not content
+        or not all(isinstance(value, Tensor) for value in content.values())
+    ):
         raise ValueError(f"{path} holds no state dict: a mapping from names to tensors")
-    return {key.removeprefix("module."): value for key, value in state.items()}
+    state = dict(content)
+    while prefix := next((p for p in PREFIXES if all(key.startswith(p) for key in state)), None):
+        state = {key.removeprefix(prefix): value for key, value in state.items()}
+    return state
+
+
+def _plain_values() -> list[Any]:
+    """What checkpoints hold beside tensors, and is safe: NumPy's numbers, and arguments."""
+    scalar: Any = np.float64(0).__reduce__()[0]
+    types = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")]
+    old_name = (scalar, "numpy.core.multiarray.scalar")
+    return [scalar, old_name, np.dtype, *types, argparse.Namespace]
+
+
+def _brings_weights(name: str, weights: Path | None) -> None:
+    if weights is not None:
+        raise ValueError(f"{name} brings its own weights, so {weights} cannot be loaded as well")
+
+
+def _file(path: Path) -> Classifier:
+    from patchdemux.models import checkpoints, programs
+
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file {path}")
+    if path.suffix == ".onnx":
+        return programs.from_onnx(path)
+    if path.suffix == ".pt2":
+        return programs.from_exported(path)
+    if programs.is_torchscript(path):
+        return programs.from_torchscript(path)
+    return checkpoints.load_checkpoint(path)
 
 
 def _digits() -> Classifier:
@@ -97,23 +241,6 @@ def _digits() -> Classifier:
     from patchdemux.models.digit_net import digit_net
 
     return Classifier(digit_net(), class_names=CLASS_NAMES, image_size=IMAGE_SIZE)
-
-
-def _timm(name: str, class_names: Sequence[str] | None) -> Classifier:
-    try:
-        import timm
-        from timm.data.config import resolve_model_data_config
-    except ImportError as error:
-        raise ImportError("timm models need timm: pip install 'patchdemux[models]'") from error
-    if not timm.is_model(name):
-        close = ", ".join(timm.list_models(f"{name[:6]}*")[:6])
-        raise ValueError(
-            f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else "")
-        )
-    outputs: dict[str, Any] = {} if class_names is None else {"num_classes": len(class_names)}
-    model = timm.create_model(name, pretrained=False, **outputs)
-    data: dict[str, Any] = resolve_model_data_config(model)
-    return Classifier(model, image_size=data["input_size"][1:], mean=data["mean"], std=data["std"])
 
 
 def _function(module: str, function: str) -> Classifier:

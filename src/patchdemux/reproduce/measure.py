@@ -11,7 +11,7 @@ from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.metrics.curves import Setting, precision_recall_curve
 from patchdemux.metrics.protocol import paper_protocol
-from patchdemux.models.loading import load_model
+from patchdemux.models.loading import load_model, made_to_size
 from patchdemux.reproduce.jobs import Job
 from patchdemux.runs import Run, evaluate
 from patchdemux.runs.progress import Report
@@ -28,11 +28,10 @@ def dataset_of(job: Job) -> ImageSet:
 
 def classifier_of(job: Job, dataset: ImageSet) -> Classifier:
     """The classifier of a run, on its device."""
-    timm = job.model.startswith("timm:")
     classifier = load_model(
         job.model,
         weights=job.weights,
-        class_names=dataset.class_names if timm else None,
+        class_names=dataset.class_names if made_to_size(job.model) else None,
         image_size=job.size,
     )
     device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -14,7 +14,10 @@ from patchdemux.classifier import Classifier
 
 
 def model_fields(classifier: Classifier) -> dict[str, str | None]:
-    """What the model is, whatever runs it; weights are None where there are none to see."""
+    """What the model is, whatever runs it.
+
+    Where there are no weights to see, a model may bring a `digest`; without one they are None.
+    """
     weights = dict(classifier.named_buffers()) | classifier.state_dict()
     for own_field in ("mean", "std"):
         weights.pop(own_field)
@@ -23,7 +26,7 @@ def model_fields(classifier: Classifier) -> dict[str, str | None]:
     return {
         "model": qualified_name(model),
         "architecture": sha256([re.sub(r" at 0x[0-9a-fA-F]+", "", layers).encode()]),
-        "weights": sha256(bytes_of(weights)) if weights else None,
+        "weights": sha256(bytes_of(weights)) if weights else getattr(model, "digest", None),
     }
 
 

@@ -34,7 +34,6 @@ class OnnxRuntime(Runtime):
         self, classifier: Classifier, shape: tuple[int, ...], precision: Precision
     ) -> Session:
         graph = graph_of(classifier, self.name)
-        runtime = _onnxruntime()
 
         def export(folder: Path) -> None:
             with warnings.catch_warnings():  # the exporter warns of the age of what it uses itself
@@ -50,12 +49,7 @@ class OnnxRuntime(Runtime):
                 )
 
         folder = cached(self.name, self.version, classifier, shape, export)
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return OnnxSession(
-            runtime.InferenceSession(folder / FILE, options, providers=["CPUExecutionProvider"])
-        )
+        return OnnxSession(open_session(folder / FILE))
 
 
 class OnnxSession:
@@ -68,6 +62,18 @@ class OnnxSession:
     def __call__(self, images: Tensor) -> Tensor:
         (answer,) = self._session.run(None, {self._input: images.cpu().contiguous().numpy()})
         return torch.from_numpy(answer)
+
+
+def open_session(path: str | Path) -> Any:
+    """A model file opened by ONNX Runtime, on the CPU and with as many threads as torch."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("ONNX files need ONNX Runtime: pip install 'patchdemux[onnx]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def _onnxruntime() -> Any:
