@@ -6,13 +6,18 @@ import sys
 
 import numpy as np
 import pytest
+import timm
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from patchdemux import DoubleMasking, PatchDemux, PatchThreat, certified, predict
 from patchdemux.cli import app
+from patchdemux.data.coco import CLASS_NAMES
 from patchdemux.data.digits import digit_scenes
 from patchdemux.data.preprocess import read_image
+from patchdemux.models import coco
 from patchdemux.models.digit_net import digit_net
 from patchdemux.report.heatmaps import probability
 
@@ -44,8 +49,6 @@ def scenes(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bounds(scenes):
     """What the package itself says of the scenes."""
-    import torch
-
     demux = PatchDemux(digit_net(), PatchThreat(6, 6), DoubleMasking(3))
     return demux.bounds(torch.stack([read_image(file, 62) for file in scenes]))
 
@@ -162,11 +165,38 @@ def test_no_photo_is_silently_skipped(scenes, tmp_path):
     assert result.stderr.count("\n") == 1
 
 
+def test_photos_without_a_model_get_labels_of_coco(scenes, tmp_path, monkeypatch):
+    """With random weights, so that it is the same whatever weights are shipped."""
+    torch.manual_seed(0)
+    state = timm.create_model("efficientnet_lite0", num_classes=80).state_dict()
+    save_file(
+        {name: tensor.half() for name, tensor in state.items()}, tmp_path / "coco.safetensors"
+    )
+    monkeypatch.setattr(coco, "WEIGHTS", tmp_path / "coco.safetensors")
+    few = ("--size", "64", "--masks", "2", "--threshold", "0.4")
+    result = invoke("certify", scenes[0], *few, "--json")
+    assert result.exit_code == 0, result.output
+    labels = json.loads(result.stdout)["images"][0]["labels"]
+    assert {label["name"] for label in labels} == set(CLASS_NAMES)
+    predicted = invoke("predict", scenes[0], *few, "--json")
+    assert list(json.loads(predicted.stdout)["images"][0]["probability_at_least"]) == list(
+        CLASS_NAMES
+    )
+    monkeypatch.setattr(coco, "WEIGHTS", tmp_path / "missing.safetensors")
+    absent = invoke("predict", scenes[0])
+    assert absent.exit_code == 1
+    assert "weights of the COCO classifier are missing" in str(absent.exception)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    without = invoke("predict", scenes[0])
+    assert "the COCO classifier needs timm: pip install 'patchdemux[models]'" in str(
+        without.exception
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "digits", "--threshold", "1"], "strictly between 0 and 1"),
-        ([], "say with --model what to defend: "),
         (["--model", "digits", "--patch", "63px"], "does not fit into an image of 62 x 62"),
         (["--model", "digits", "--classes", "a,b"], "10 classes, but there are 2 class names"),
         (["--model", "digits", "--resize", "fold"], "mode must be one of squash, crop"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +48,7 @@ from patchdemux.report.labels import Label, labels_of, overlay_of, worth_a_look
 from patchdemux.runs.store import SIDES
 from patchdemux.threat import PatchThreat
 
+DEFAULT_MODEL = "coco"
 BLANK = (448, 448)  # a canvas without a photo and without a size: the paper's
 
 Images = Annotated[list[Path], typer.Argument(help="Photos.")]
@@ -75,7 +76,11 @@ def certify_photos(
     shows and wherever it is. Every bound is moved outward by the numerical margin, measured on the
     first photos. Whether a photo holds a patch already, no certificate can tell.
 
-    `patchdemux certify street.jpg --model my_models:street --output maps`
+    Without --model, the labels are those of the shipped COCO classifier.
+
+    `patchdemux certify street.jpg --output maps`
+
+    `patchdemux certify street.jpg --model my_models:street --patch 32px`
     """
     logit(threshold)
     pictures = picture_files(images, output)
@@ -126,11 +131,11 @@ def predict_photos(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Name what photos show, with the defended classifier.
+    """Name what photos show, with the defended classifier: of COCO, if no --model is given.
 
     Only what decides the labels is run: far fewer forward passes than a certificate takes.
 
-    `patchdemux predict street.jpg --model my_models:street --threshold 0.8`
+    `patchdemux predict street.jpg --threshold 0.8`
     """
     logit(threshold)
     demux, pixels, masks = open_photos(images, model, defense, runtime, progress_console)
@@ -236,6 +241,7 @@ def open_photos(
     notes: Console,
 ) -> tuple[PatchDemux, Tensor, MaskSet]:
     """The defended classifier, the photos as it sees them, and its masks."""
+    model = replace(model, model=model.model or DEFAULT_MODEL)
     classifier = model.open(model.class_names)
     preprocessing = model.preprocessing(classifier)
     pixels = torch.stack(read_photos(images, preprocessing))
