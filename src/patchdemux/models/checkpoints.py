@@ -93,7 +93,9 @@ def query2label_cvt(
     _, width, rows, columns = shape_of("position", state, source, 4)
     with torch.device("meta"):  # the tensors are taken as they are: no second copy, no initialising
         model = Query2Label(
-            CvtFeatures(widths, depths, cvt_heads or [width // CVT_HEAD for width in widths]),
+            CvtFeatures(
+                widths, depths, cvt_heads or [max(1, width // CVT_HEAD) for width in widths]
+            ),
             channels=widths[-1],
             grid=(rows, columns),
             classes=shape_of("query_embed.weight", state, source, 2)[0],

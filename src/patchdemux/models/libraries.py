@@ -17,7 +17,7 @@ from patchdemux.threat import Size, as_size
 def from_timm(
     model: str | nn.Module,
     *,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     class_names: Sequence[str] | None = None,
     image_size: Size | None = None,
 ) -> Classifier:
@@ -68,7 +68,7 @@ def timm_input(model: nn.Module) -> tuple[tuple[int, int], Sequence[float], Sequ
 def from_torchvision(
     model: str | nn.Module,
     *,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     transforms: Callable[[Tensor], Tensor] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Classifier:

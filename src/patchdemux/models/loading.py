@@ -41,7 +41,7 @@ PREFIXES = ("module.", "_orig_mod.")
 def load_model(
     name: str | Path,
     *,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     class_names: Sequence[str] | None = None,
     image_size: Size | None = None,
     mean: Sequence[float] | None = None,
@@ -84,7 +84,10 @@ def made_to_size(name: str) -> bool:
 
 
 def _made(
-    name: str, weights: Path | None, class_names: Sequence[str] | None, image_size: Size | None
+    name: str,
+    weights: str | Path | None,
+    class_names: Sequence[str] | None,
+    image_size: Size | None,
 ) -> Classifier:
     """The classifier of this name, before weights are put into it."""
     kind, _, rest = name.partition(":")
@@ -120,7 +123,7 @@ def _made(
     raise ValueError(f"no model is called {name!r}; a model is {FORMS}")
 
 
-def load_weights(model: object, path: Path) -> None:
+def load_weights(model: object, path: str | Path) -> None:
     """Load a state dict strictly; missing, unexpected and mis-shaped tensors are named."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"weights need a torch module, but the model is a {type(model).__name__}")
@@ -163,14 +166,14 @@ def layers(state: Mapping[str, Tensor], prefix: str) -> int:
     return 1 + max((int(m[1]) for name in state if (m := numbered.match(name))), default=-1)
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a weights file, without running any code that it may hold."""
     return state_of(read_file(path), path)
 
 
-def read_file(path: Path) -> Any:
+def read_file(path: str | Path) -> Any:
     """Everything that a weights file holds, without running any code that it may hold."""
-    if path.suffix == ".safetensors":
+    if Path(path).suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -188,7 +191,7 @@ def read_file(path: Path) -> Any:
         raise ValueError(f"{path} cannot be read as weights: {reason}") from error
 
 
-def state_of(content: Any, path: Path) -> dict[str, Tensor]:
+def state_of(content: Any, path: str | Path) -> dict[str, Tensor]:
     """The state dict within what a file holds, under the names that its model gave."""
     while isinstance(content, Mapping):
         inner = [key for key in WRAPPINGS if isinstance(content.get(key), Mapping)]
@@ -217,7 +220,7 @@ def _plain_values() -> list[Any]:
     return [scalar, old_name, np.dtype, *types, argparse.Namespace]
 
 
-def _brings_weights(name: str, weights: Path | None) -> None:
+def _brings_weights(name: str, weights: str | Path | None) -> None:
     if weights is not None:
         raise ValueError(f"{name} brings its own weights, so {weights} cannot be loaded as well")
 

@@ -91,7 +91,7 @@ def query2label(
     class_names: Sequence[str],
     image_size: Size,
     *,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
     **sizes: Any,
 ) -> Classifier:
     """Query2Label on any timm backbone, with that backbone's normalisation.
