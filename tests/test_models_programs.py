@@ -93,6 +93,39 @@ def test_an_onnx_file_is_known_by_its_bytes(files):
     assert torch.equal(copy(images), one.model(images))
 
 
+def test_weights_beside_an_onnx_file_are_part_of_what_it_is(net, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options = {"verbose": False, "external_data": True}
+        torch.onnx.export(net, (torch.rand(2, 3, 12, 10),), tmp_path / "net.onnx", **options)
+    before = load(tmp_path / "net.onnx").model.digest
+    (beside,) = set(tmp_path.iterdir()) - {tmp_path / "net.onnx"}
+    content = bytearray(beside.read_bytes())
+    content[0] ^= 1
+    beside.write_bytes(content)
+    assert load(tmp_path / "net.onnx").model.digest != before
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt2"])
+def test_a_damaged_file_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(b"no model")
+    with pytest.raises(ValueError, match=rf"{name} cannot be opened as a model: "):
+        load(tmp_path / name)
+
+
+def test_exported_programs_must_take_images(tmp_path):
+    class Sum(nn.Module):
+        def forward(self, one, other):
+            return one + other
+
+    images = torch.rand(2, 3, 4, 4)
+    torch.export.save(torch.export.export(Sum(), (images, images)), tmp_path / "sum.pt2")
+    with pytest.raises(
+        ValueError, match=r"sum\.pt2 .* must have one input .* but has 2: one, other"
+    ):
+        load(tmp_path / "sum.pt2")
+
+
 def test_outputs_and_inputs_of_onnx_files(files, net, tmp_path):
     class Two(nn.Module):
         def forward(self, images):

@@ -57,7 +57,7 @@ def load_checkpoint(path: str | Path, architecture: str | None = None) -> Classi
     if names is not None and len(names) != classes:
         raise ValueError(f"{path} has {classes} classes, but names {len(names)}")
     classifier = Classifier(model.eval(), class_names=names, image_size=size)
-    classifier.channels_last = found == TRESNET
+    classifier.channels_last = found == TRESNET  # CvT calls `view` on its features
     return classifier
 
 
@@ -90,19 +90,18 @@ def query2label_cvt(
     """
     state = {renamed(name): tensor for name, tensor in state.items()}
     widths, depths = widths_and_depths(state, source)
+    cvt_heads = cvt_heads or [max(1, width // CVT_HEAD) for width in widths]
     _, width, rows, columns = shape_of("position", state, source, 4)
+    classes, _ = shape_of("query_embed.weight", state, source, 2)
+    feedforward, _ = shape_of("transformer.decoder.layers.0.linear1.weight", state, source, 2)
     with torch.device("meta"):  # the tensors are taken as they are: no second copy, no initialising
         model = Query2Label(
-            CvtFeatures(
-                widths, depths, cvt_heads or [max(1, width // CVT_HEAD) for width in widths]
-            ),
+            CvtFeatures(widths, depths, cvt_heads),
             channels=widths[-1],
             grid=(rows, columns),
-            classes=shape_of("query_embed.weight", state, source, 2)[0],
+            classes=classes,
             width=width,
-            feedforward=shape_of("transformer.decoder.layers.0.linear1.weight", state, source, 2)[
-                0
-            ],
+            feedforward=feedforward,
             encoders=layers(state, "transformer.encoder.layers"),
             decoders=layers(state, "transformer.decoder.layers"),
             heads=heads,

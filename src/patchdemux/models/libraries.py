@@ -120,11 +120,10 @@ def from_hugging_face(
         folder = Path(model)
         if not (folder / "config.json").is_file():
             raise FileNotFoundError(f"{folder} is no folder of a saved Hugging Face model")
+        safely = {"local_files_only": True, "trust_remote_code": False}
         if processor is None and (folder / "preprocessor_config.json").is_file():
-            processor = automatic.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
-        model = automatic.AutoModelForImageClassification.from_pretrained(
-            folder, local_files_only=True
-        )
+            processor = automatic.AutoImageProcessor.from_pretrained(folder, **safely)
+        model = automatic.AutoModelForImageClassification.from_pretrained(folder, **safely)
     assert isinstance(model, nn.Module)
     config: Any = getattr(model, "config", None)
     if class_names is None and config is not None:

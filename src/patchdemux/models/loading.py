@@ -57,17 +57,13 @@ def load_model(
             "q2l-cvt", "package.module:function" for a function of yours that returns a `Classifier`
             or a torch module; or a file: a published checkpoint of ASL, Query2Label or PatchDEMUX,
             ONNX (.onnx), `torch.export` (.pt2) or TorchScript (.pt).
-        weights: a state dict as safetensors, or as a PyTorch file.
+        weights: a state dict as safetensors, or as a PyTorch file; of the last weights and their
+            average over training (EMA) in one file, the average.
         class_names: one per class; a timm or torchvision model is made with so many outputs.
         image_size: height and width; None: what the model asks for.
         mean, std: normalisation per channel, in place of the model's own.
     """
-    name = str(name)
-    if name in PAPER and weights is None:
-        raise ValueError(f"{name} needs weights: a checkpoint of it, published or fine-tuned")
-    classifier = _made(name, weights, class_names, image_size)
-    if weights is not None and name not in PAPER:
-        load_weights(classifier.model, weights)
+    classifier = _made(str(name), weights, class_names, image_size)
     if class_names is not None:
         classifier.class_names = tuple(class_names)
     if image_size is not None:
@@ -89,38 +85,36 @@ def _made(
     class_names: Sequence[str] | None,
     image_size: Size | None,
 ) -> Classifier:
-    """The classifier of this name, before weights are put into it."""
+    """The classifier of this name, with its weights."""
+    from patchdemux.models import checkpoints, coco, libraries
+
     kind, _, rest = name.partition(":")
-    path = Path(name)
+    in_file = Path(name).suffix in (*CHECKPOINTS, *PROGRAMS)
+    if name in PAPER:
+        if weights is None:
+            raise ValueError(f"{name} needs weights: a checkpoint of it, published or fine-tuned")
+        return checkpoints.load_checkpoint(weights, name)
+    if in_file or (kind == "hf" and rest):
+        if weights is not None:
+            raise ValueError(
+                f"{name} brings its own weights, so {weights} cannot be loaded as well"
+            )
+        return _file(Path(name)) if in_file else libraries.from_hugging_face(rest)
     if name == "digits":
-        return _digits()
-    if name == "coco":
-        from patchdemux.models.coco import coco_classifier
-
-        return coco_classifier()
-    if name in PAPER and weights is not None:
-        from patchdemux.models.checkpoints import load_checkpoint
-
-        return load_checkpoint(weights, name)
-    if kind == "timm" and rest:
-        from patchdemux.models.libraries import from_timm
-
-        return from_timm(rest, class_names=class_names, image_size=image_size)
-    if kind == "torchvision" and rest:
-        from patchdemux.models.libraries import from_torchvision
-
-        return from_torchvision(rest, class_names=class_names)
-    if kind == "hf" and rest:
-        _brings_weights(name, weights)
-        from patchdemux.models.libraries import from_hugging_face
-
-        return from_hugging_face(rest)
-    if path.suffix in (*CHECKPOINTS, *PROGRAMS):
-        _brings_weights(name, weights)
-        return _file(path)
-    if kind and rest:
-        return _function(kind, rest)
-    raise ValueError(f"no model is called {name!r}; a model is {FORMS}")
+        classifier = _digits()
+    elif name == "coco":
+        classifier = coco.coco_classifier()
+    elif kind == "timm" and rest:
+        classifier = libraries.from_timm(rest, class_names=class_names, image_size=image_size)
+    elif kind == "torchvision" and rest:
+        classifier = libraries.from_torchvision(rest, class_names=class_names)
+    elif kind and rest:
+        classifier = _function(kind, rest)
+    else:
+        raise ValueError(f"no model is called {name!r}; a model is {FORMS}")
+    if weights is not None:
+        load_weights(classifier.model, weights)
+    return classifier
 
 
 def load_weights(model: object, path: str | Path) -> None:
@@ -218,11 +212,6 @@ def _plain_values() -> list[Any]:
     types = [type(np.dtype(kind)) for kind in ("f2", "f4", "f8", "i4", "i8", "?")]
     old_name = (scalar, "numpy.core.multiarray.scalar")
     return [scalar, old_name, np.dtype, *types, argparse.Namespace]
-
-
-def _brings_weights(name: str, weights: str | Path | None) -> None:
-    if weights is not None:
-        raise ValueError(f"{name} brings its own weights, so {weights} cannot be loaded as well")
 
 
 def _file(path: Path) -> Classifier:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ def from_onnx(path: str | Path, *, output: str | None = None, **options: Any) ->
 
 def from_exported(path: str | Path, **options: Any) -> Classifier:
     """A file of `torch.export.save`. Options are those of `Classifier`; the size is the file's own."""
-    model = ExportedModel(torch.export.load(path))
+    with opening(path):
+        model = ExportedModel(torch.export.load(path))
     return Classifier(model, **{"image_size": model.image_size, **options})
 
 
 def from_torchscript(path: str | Path, **options: Any) -> Classifier:
     """A TorchScript file. Options are those of `Classifier`: the file knows neither size nor names."""
-    with warnings.catch_warnings():
+    with opening(path), warnings.catch_warnings():
         # PyTorch advises authors against the format; whoever only reads a file cannot follow that.
         warnings.filterwarnings("ignore", r"`torch\.jit", category=FutureWarning)
         return Classifier(torch.jit.load(path, map_location="cpu"), **options)
@@ -57,14 +59,15 @@ class OnnxModel:
     """A callable from images to the logits of an ONNX file.
 
     Attributes:
-        digest: of the file, so that a run knows which model it measured.
+        digest: of the file and those with its weights, so that a run knows what it measured.
         image_size: height and width, where the file fixes them.
     """
 
     def __init__(self, path: str | Path, output: str | None = None) -> None:
         self._made_of = path, output
-        self._session = open_session(path)
-        self.digest = sha256([Path(path).read_bytes()])
+        with opening(path):
+            self._session = open_session(path)
+            self.digest = sha256(file.read_bytes() for file in files_of(Path(path)))
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             raise ValueError(
@@ -105,9 +108,14 @@ class ExportedModel(nn.Module):
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         super().__init__()
         self.program = program.module()
-        (name,) = program.graph_signature.user_inputs
-        (node,) = (node for node in program.graph.nodes if node.name == name)
-        sides = node.meta["val"].shape
+        names = program.graph_signature.user_inputs
+        inputs = [node.meta["val"] for node in program.graph.nodes if node.name in names]
+        if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim != 4:
+            raise ValueError(
+                f"it must have one input (image, channel, height, width), but has {len(inputs)}: "
+                + ", ".join(str(name) for name in names)
+            )
+        sides = inputs[0].shape
         self._batch, _, *size = (side if isinstance(side, int) else None for side in sides)
         self.image_size = fixed_size(size)
 
@@ -120,7 +128,28 @@ class ExportedModel(nn.Module):
         return in_batches(self.program, images, self._batch)
 
 
-def fixed_size(sides: list[int | None]) -> tuple[int, int] | None:
+@contextmanager
+def opening(path: str | Path) -> Iterator[None]:
+    """Whatever a library says of a file that it cannot open, in one line with the file's name."""
+    try:
+        yield
+    except (ImportError, OSError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} cannot be opened as a model: {reason}") from error
+
+
+def files_of(path: Path) -> list[Path]:
+    """An ONNX file, and those beside it that it keeps large tensors in."""
+    import onnx
+
+    tensors = onnx.load(path, load_external_data=False).graph.initializer
+    places = {entry.value for t in tensors for entry in t.external_data if entry.key == "location"}
+    return [path, *(path.parent / place for place in sorted(places))]
+
+
+def fixed_size(sides: Sequence[int | None]) -> tuple[int, int] | None:
     """Height and width, if both are known."""
     height, width = sides
     return None if height is None or width is None else (height, width)
