@@ -59,7 +59,8 @@ class OnnxModel:
     """A callable from images to the logits of an ONNX file.
 
     Attributes:
-        digest: of the file and those with its weights, so that a run knows what it measured.
+        digest: of the file, those with its weights and the version of ONNX Runtime, so that a run
+            knows what it measured.
         image_size: height and width, where the file fixes them.
     """
 
@@ -67,7 +68,10 @@ class OnnxModel:
         self._made_of = path, output
         with opening(path):
             self._session = open_session(path)
-            self.digest = sha256(file.read_bytes() for file in files_of(Path(path)))
+            from onnxruntime import __version__ as runtime_version
+
+            content = (file.read_bytes() for file in files_of(Path(path)))
+            self.digest = sha256([runtime_version.encode(), *content])
         inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             raise ValueError(

@@ -109,7 +109,7 @@ def query2label(
     )
     with torch.no_grad():
         _, channels, rows, columns = features.eval()(torch.zeros(1, 3, *size)).shape
-    model = Query2Label(features, channels, (rows, columns), len(class_names), **sizes)
+    model = Query2Label(features.train(), channels, (rows, columns), len(class_names), **sizes)
     if weights is not None:
         load_weights(model, weights)
     _, mean, std = timm_input(features.model)
