@@ -85,6 +85,35 @@ class Engine:
         visible = torch.from_numpy(~hidden).to(device, torch.float32)
         return lambda jobs: self._in_batches(images, visible, jobs, device)
 
+    def batched(
+        self, total: int, compute: Callable[[int, int], Float[np.ndarray, "job value"]]
+    ) -> Float[np.ndarray, "job value"]:
+        """What `compute(first, last)` gives for `total` jobs, a batch of them at a time.
+
+        Whatever runs the model, or a part of it, runs in here: in eval mode and without gradients,
+        at the batch size that was found best, halved when memory runs out, and with progress.
+        """
+        batches = []
+        with running(self.classifier):
+            keep_freed_memory()
+            done = 0
+            while done < total:
+                size = min(self.batch.size, total - done)
+                try:
+                    started = time.perf_counter()
+                    batch = compute(done, done + size)
+                    self.batch.took(size, time.perf_counter() - started)
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    self.batch.halve(error)
+                    continue
+                batches.append(batch)
+                done += size
+                if self.progress:
+                    self.progress(done, total)
+        return np.concatenate(batches)
+
     def _in_batches(
         self,
         images: Tensor,
@@ -92,32 +121,16 @@ class Engine:
         jobs: Int[np.ndarray, "job k"],
         device: torch.device,
     ) -> Float[np.ndarray, "job class"]:
-        """Scores of the jobs, in batches of the size that was found best."""
-        total = len(jobs)
-        batches = []
-        with running(self.classifier):
-            if device.type == "cpu":
-                keep_freed_memory()
-            masks = torch.from_numpy(jobs[:, 1:]).to(device)
-            done = 0
-            while done < total:
-                size = min(self.batch.size, total - done)
-                some = slice(done, done + size)
-                try:
-                    started = time.perf_counter()
-                    batch = self._run(images, visible, jobs[some, 0], masks[some], device)
-                    self.batch.took(size, time.perf_counter() - started)
-                except RuntimeError as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    self.batch.halve(error)
-                    continue
-                check_finite(batch, done, jobs[:, 0])
-                batches.append(batch)
-                done += size
-                if self.progress:
-                    self.progress(done, total)
-        return np.concatenate(batches)
+        """Scores of the jobs."""
+        masks = torch.from_numpy(jobs[:, 1:]).to(device)
+
+        def compute(first: int, last: int) -> Float[np.ndarray, "job class"]:
+            owners = jobs[first:last, 0]
+            scores = self._run(images, visible, owners, masks[first:last], device)
+            check_finite(scores, first, jobs[:, 0])
+            return scores
+
+        return self.batched(len(jobs), compute)
 
     def _run(
         self,
