@@ -1,6 +1,16 @@
 """The command line: a thin shell over the package, one module per group of commands."""
 
-from patchdemux.cli import demo, evaluate, images, margin, reading, reproduce
+from patchdemux.cli import demo, evaluate, finetune, images, margin, reading, reproduce
 from patchdemux.cli.app import app, main
 
-__all__ = ["app", "demo", "evaluate", "images", "main", "margin", "reading", "reproduce"]
+__all__ = [
+    "app",
+    "demo",
+    "evaluate",
+    "finetune",
+    "images",
+    "main",
+    "margin",
+    "reading",
+    "reproduce",
+]

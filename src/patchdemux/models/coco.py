@@ -4,9 +4,14 @@ from importlib.resources import as_file, files
 
 from patchdemux.classifier import Classifier
 from patchdemux.data.coco import CLASS_NAMES
-from patchdemux.models.libraries import from_timm
+from patchdemux.models.libraries import make_timm
+from patchdemux.models.loading import load_weights
 
 ARCHITECTURE = "efficientnet_lite0"
+IMAGE_SIZE = 224
+GRAY = (0.5, 0.5, 0.5)
+"""Mean and standard deviation of the pixels that its ImageNet weights were trained with."""
+
 WEIGHTS = files(__package__) / "weights" / "coco.safetensors"
 
 
@@ -15,15 +20,17 @@ def coco_classifier() -> Classifier:
 
     The file holds them in half precision; they are read into float32.
     """
-    try:
-        import timm  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "the COCO classifier needs timm: pip install 'patchdemux[models]'"
-        ) from error
+    classifier = untrained()
     with as_file(WEIGHTS) as path:
         if not path.is_file():
             raise FileNotFoundError(
                 f"the weights of the COCO classifier are missing from this installation: {path}"
             )
-        return from_timm(ARCHITECTURE, weights=path, class_names=CLASS_NAMES).eval()
+        load_weights(classifier.model, path)
+    return classifier.eval()
+
+
+def untrained() -> Classifier:
+    """The same network with random weights."""
+    model = make_timm(ARCHITECTURE, num_classes=len(CLASS_NAMES))
+    return Classifier(model, class_names=CLASS_NAMES, image_size=IMAGE_SIZE, mean=GRAY, std=GRAY)

@@ -85,6 +85,12 @@ class Query2Label(nn.Module):
         logits: Tensor = self.fc(found)
         return logits
 
+    def reset_classes(self, classes: int) -> None:
+        """Fresh queries and judges, for other classes."""
+        width = self.query_embed.embedding_dim
+        self.query_embed = nn.Embedding(classes, width)
+        self.fc = Judges(classes, width)
+
 
 def query2label(
     backbone: str,

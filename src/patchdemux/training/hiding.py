@@ -1,0 +1,116 @@
+"""Which pixels of which images are hidden in a step, as the recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from patchdemux.classifier import Classifier
+from patchdemux.data.base import ImageSet
+from patchdemux.engine import Engine
+from patchdemux.training.batches import CUTOUT, Place, flipped, generator, resized, size_of
+from patchdemux.training.cutout import Losses, all_hidden, greedy_masks, random_squares
+from patchdemux.training.recipe import Recipe
+
+VIEWS = 64
+"""Views per call of the model in a search: fixed, so that a resumed training finds the same masks."""
+
+AT_ONCE = 32
+"""Images that are searched at once beforehand."""
+
+
+class Hider:
+    """Hides parts of the images that a classifier learns from.
+
+    Args:
+        classifier: the one that learns; a greedy search asks it as it is at the time.
+        recipe: what is hidden.
+        image_size: height and width of the images that are learned from.
+        losses: of the training.
+    """
+
+    def __init__(
+        self, classifier: Classifier, recipe: Recipe, image_size: tuple[int, int], losses: Losses
+    ) -> None:
+        self.recipe, self.losses = recipe, losses
+        self.size = image_size
+        greedy = recipe.cutout == "greedy"
+        self.levels = recipe.mask_sets(image_size) if greedy else ()
+        self.hidden = all_hidden(self.levels) if greedy else None
+        self.engine = Engine(classifier, fill=recipe.fill, batch_size=VIEWS)
+        self.found: Int[np.ndarray, "image 2"] | None = None  # of a search beforehand
+
+    def hide(
+        self, place: Place, images: Tensor, targets: Tensor
+    ) -> Float[Tensor, "image channel height width"]:
+        """The images of one place of the training, with parts of some of them hidden."""
+        if self.recipe.cutout == "none":
+            return images
+        chances = [generator(self.recipe, CUTOUT, place.epoch, i) for i in place.images.tolist()]
+        chosen = np.flatnonzero([chance.random() < self.recipe.share for chance in chances])
+        if not len(chosen):
+            return images
+        if self.recipe.cutout == "random":
+            hidden = np.stack(
+                [random_squares(self.size, self.recipe.largest, chances[i]) for i in chosen]
+            )
+        elif self.found is not None:
+            hidden = self._known(place.epoch, place.images[chosen])
+        else:
+            hidden = self._searched(images[chosen], targets[chosen])
+        images = images.clone()
+        images[chosen] = images[chosen].masked_fill(
+            torch.from_numpy(hidden)[:, None].to(images.device), self.recipe.fill
+        )
+        return images
+
+    def search_beforehand(
+        self,
+        dataset: ImageSet,
+        images: Int[np.ndarray, " image"],
+        path: Path,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        """Find the masks of these images once, into a file; what is there already is not searched."""
+        if path.exists():
+            found = np.lib.format.open_memmap(path, mode="r+")
+        else:
+            found = np.lib.format.open_memmap(path, "w+", np.int32, (len(dataset), 2))
+            found[:] = -1
+        missing = images[(found[images] < 0).any(axis=1)]
+        for start in range(0, len(missing), AT_ONCE):
+            some = missing[start : start + AT_ONCE]
+            pixels = torch.stack([resized(dataset[i], self.size) for i in some.tolist()])
+            found[some] = self._greedy(pixels, torch.from_numpy(dataset.targets[some]))
+            found.flush()
+            progress(min(start + AT_ONCE, len(missing)), len(missing))
+        self.found = np.array(found)
+
+    def _known(
+        self, epoch: int, images: Int[np.ndarray, " image"]
+    ) -> Bool[np.ndarray, "image height width"]:
+        """The masks that were found beforehand, turned as the images are."""
+        assert self.found is not None
+        assert self.hidden is not None
+        hidden = self.hidden[self.found[images]].any(axis=1)
+        for place, image in enumerate(images.tolist()):
+            if flipped(self.recipe, epoch, image):
+                hidden[place] = hidden[place, :, ::-1].copy()
+        return np.asarray(hidden)
+
+    def _searched(self, images: Tensor, targets: Tensor) -> Bool[np.ndarray, "image height width"]:
+        assert self.hidden is not None
+        return np.asarray(self.hidden[self._greedy(images, targets)].any(axis=1))
+
+    def _greedy(self, images: Tensor, targets: Tensor) -> Int[np.ndarray, "image 2"]:
+        return greedy_masks(self.engine, images, targets.cpu(), self.levels, self.losses)
+
+
+def trained_size(recipe: Recipe, dataset: ImageSet) -> tuple[int, int]:
+    """Height and width of the images that are learned from."""
+    return size_of(recipe, dataset.image_size)

@@ -1,0 +1,110 @@
+"""Everything that changes while a classifier learns: one step, and all that is kept to go on later."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from patchdemux.classifier import Classifier
+from patchdemux.training.batches import DROPOUT, generator
+from patchdemux.training.cutout import Losses
+from patchdemux.training.recipe import Recipe
+
+
+class Learner:
+    """A classifier, its optimizer, and the moving average of its weights.
+
+    Args:
+        classifier: learns in place.
+        recipe: how.
+        steps: of the whole training.
+        losses: what it learns from.
+        accelerator: Hugging Face Accelerate's, for several processes.
+    """
+
+    def __init__(
+        self, classifier: Classifier, recipe: Recipe, steps: int, losses: Losses, accelerator: Any
+    ) -> None:
+        from timm.utils.model_ema import ModelEmaV3
+
+        self.classifier, self.recipe, self.losses = classifier, recipe, losses
+        self.accelerator = accelerator
+        self.average = (
+            ModelEmaV3(classifier, recipe.average, use_warmup=True) if recipe.average else None
+        )
+        kind = torch.optim.AdamW if recipe.optimizer == "adamw" else torch.optim.Adam
+        self.optimizer = kind(
+            parameter_groups(classifier, recipe.weight_decay), lr=recipe.rate, fused=False
+        )
+        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer, recipe.rate, total_steps=steps, pct_start=recipe.warmup
+        )
+        self.step = 0
+        # With a single process the classifier itself: its `forward` is then not wrapped.
+        self.wrapped: nn.Module = accelerator.prepare_model(classifier)
+
+    @property
+    def best_so_far(self) -> Classifier:
+        """The classifier that is measured and kept: with averaged weights where there is an average."""
+        if self.average is None:
+            return self.classifier
+        averaged: Classifier = self.average.module
+        return averaged
+
+    def learn(self, images: Tensor, targets: Tensor) -> tuple[float, float]:
+        """One step on this process's images; the loss over those of all processes, and the rate."""
+        rank = self.accelerator.process_index
+        seed = generator(self.recipe, DROPOUT, self.step, rank).integers(2**62)
+        torch.manual_seed(int(seed))
+        self.classifier.train()
+        if self.recipe.freeze_norm:
+            for module in self.classifier.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        half = self.recipe.precision == "bfloat16"
+        mixed = torch.autocast(images.device.type, torch.bfloat16) if half else nullcontext()
+        with mixed:
+            logits = self.wrapped(images)
+        loss = self.losses(logits.float(), targets).mean()
+        self.optimizer.zero_grad()
+        self.accelerator.backward(loss)
+        rate = float(self.schedule.get_last_lr()[0])
+        self.optimizer.step()
+        self.schedule.step()
+        self.step += 1
+        if self.average is not None:
+            self.average.update(self.classifier, self.step)
+        everywhere: Tensor = self.accelerator.reduce(loss.detach(), "mean")
+        return float(everywhere), rate
+
+    def state(self) -> dict[str, Any]:
+        """What another process needs to go on from here, to the last bit."""
+        return {
+            "step": self.step,
+            "model": self.classifier.state_dict(),
+            "average": None if self.average is None else self.average.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.step = state["step"]
+        self.classifier.load_state_dict(state["model"])
+        if self.average is not None:
+            self.average.module.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters with weight decay, and those without: biases, and the scales of normalisations."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [p for p in learned if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
+    ]
