@@ -56,6 +56,10 @@ def test_tensors_and_lists_are_welcome():
             lambda: ScoreBounds.from_pairs(TABLE, CLEAN[:1]),
             r"clean has shape \(1, 4\), but defended \(2, 4\)",
         ),
+        (
+            lambda: ScoreBounds.from_pairs(TABLE, CLEAN[:, :1], center="undefended"),
+            r"clean has shape \(2, 1\), but defended \(2, 4\)",
+        ),
         (lambda: ScoreBounds.from_pairs(TABLE, center="undefended"), "needs the clean scores"),
         (
             lambda: ScoreBounds(None, CLEAN, TABLE[:, 0], TABLE[:, 0, :2]),
@@ -66,6 +70,8 @@ def test_tensors_and_lists_are_welcome():
             "lower must be finite, but 24 of its scores are not, the first of them inf",
         ),
         (lambda: predict(ScoreBounds.from_pairs(TABLE), float("nan")), "a number, but got NaN"),
+        (lambda: predict(ScoreBounds.from_pairs(TABLE), None), "must be a number, but got None"),
+        (lambda: predict(ScoreBounds.from_pairs(TABLE), torch.zeros(2)), "must be a number, but"),
         (lambda: certify(ScoreBounds.from_pairs(TABLE), CLEAN, 0.0), "targets must be 0 or 1, but"),
     ],
 )

@@ -107,6 +107,10 @@ def test_smallest_square_of_a_share(fraction, size, side):
             lambda: PatchThreat.from_area(2, 448),
             r"share of the image, above 0 and at most 1 \(0.02",
         ),
+        (lambda: PatchThreat.from_area(float("nan"), 448), "at most 1 .* but got nan"),
+        (lambda: PatchThreat.from_area("two", 448), "fraction must be a number, but got 'two'"),
+        (lambda: PatchThreat.from_area(0.02, None), "image_size must be one integer or"),
+        (lambda: PatchThreat.from_area(0.02, 448.0), "image_size must be one integer or"),
         (lambda: PatchThreat.from_area(0.5, (10, 100)), "sides of 23 pixels and does not fit"),
         (
             lambda: MaskSet.covering(32, PatchThreat(33, 4)),
@@ -118,6 +122,7 @@ def test_smallest_square_of_a_share(fraction, size, side):
             "masks must have at least 1 row and 1 column, but got 0 x 6",
         ),
         (lambda: MaskSet.covering(32, PatchThreat(4, 4), (6,)), "masks must be one integer or"),
+        (lambda: MaskSet.covering(32, PatchThreat(4, 4), None), "masks must be one integer or"),
         (
             lambda: MaskSet.covering((32, 32, 3), PatchThreat(4, 4)),
             "image_size must be one integer",
@@ -131,5 +136,16 @@ def test_smallest_square_of_a_share(fraction, size, side):
     ],
 )
 def test_errors_say_what_is_possible(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_sizes_may_be_integers_of_numpy():
+    size, count, patch = np.int64(32), np.int32(3), PatchThreat(np.int64(4), np.uint8(4))
+    masks = MaskSet.covering(size, patch, count)
+    assert masks.image_size == (32, 32)
+    assert masks.grid == (3, 3)
+    np.testing.assert_array_equal(
+        MaskSet.covering(np.array([32, 32]), patch, np.array([3, 3])).boxes, masks.boxes
+    )
+    assert PatchThreat.from_area(np.float32(0.02), size) == PatchThreat.from_area(0.02, 32)

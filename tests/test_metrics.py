@@ -383,6 +383,8 @@ def test_errors():
         mean_average_precision(bounds, 0 * targets, "defended")
     with pytest.raises(ValueError, match=r"but not for .exact"):
         average_precision_per_class(bounds, targets, "exact")
+    with pytest.raises(ValueError, match=r"setting must be one of .* but got .certain."):
+        paper_protocol(bounds, targets, "certain")
     with pytest.raises(ValueError, match="couples misses and false alarms"):
         pseudo_scores(bounds, targets, "exact")
     with pytest.raises(ValueError, match="points must be at least 2, but got 1"):

@@ -123,6 +123,10 @@ class ScoreBounds:
         check_options(center, guard)
         scores = as_scores("scores", scores, "image mask mask class")
         masks = scores.shape[1]
+        if clean is not None:
+            clean = as_scores("clean", clean, "image class")
+            if clean.shape != scores.shape[::3]:
+                raise ValueError(f"clean has shape {clean.shape}, but defended {scores.shape[::3]}")
         if scores.shape[2] != masks:
             raise ValueError(
                 f"scores must be (image, mask, mask, class) with as many first as second masks, "
@@ -145,7 +149,7 @@ class ScoreBounds:
         elif clean is None:
             raise ValueError('center="undefended" needs the clean scores')
         else:
-            defended = as_scores("clean", clean, "image class").astype(scores.dtype)
+            defended = clean.astype(scores.dtype)
         if guard != "precision":
             defended = np.maximum(defended, lower.max(axis=1))
         else:

@@ -56,6 +56,12 @@ class PatchDemux(nn.Module):
         precision: str | None = None,
     ) -> None:
         super().__init__()
+        if not isinstance(threat, PatchThreat):
+            raise TypeError(f"threat must be a PatchThreat, but got {threat!r}")
+        if not (defense is None or isinstance(defense, Defense)):
+            raise TypeError(
+                f"defense must be a Defense, such as DoubleMasking(), but got {defense!r}"
+            )
         given = Classifier.of(model)
         self.classifier = make_runtime(
             given, runtime or given.runtime, precision or given.precision

@@ -81,9 +81,17 @@ def as_targets(value: Any, shape: tuple[int, int]) -> Bool[np.ndarray, "image cl
     return targets.astype(bool)
 
 
+def as_number(name: str, value: Any) -> float:
+    """One number, or an error that says what has to be one."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last is PyTorch's, for several numbers
+        raise TypeError(f"{name} must be a number, but got {value!r}") from None
+
+
 def as_threshold(value: Any) -> float:
     """A threshold in the units of the scores: any number but NaN."""
-    threshold = float(value)
+    threshold = as_number("threshold", value)
     if math.isnan(threshold):
         raise ValueError("threshold must be a number, but got NaN")
     return threshold
@@ -91,7 +99,7 @@ def as_threshold(value: Any) -> float:
 
 def logit(probability: float) -> float:
     """The logit of a probability that a person gave as threshold."""
-    probability = float(probability)
+    probability = as_number("threshold", probability)
     if not 0 < probability < 1:
         raise ValueError(
             f"a probability threshold must lie strictly between 0 and 1, but got {probability}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from patchdemux.threat import PatchThreat, Size, as_size
+from patchdemux.threat import PatchThreat, Size, as_integers, as_size
 
 
 def covering_intervals(length: int, patch: int, masks: int) -> tuple[int, list[int]]:
@@ -135,13 +134,12 @@ class MaskSet:
 
 def as_mask_counts(masks: int | Sequence[int]) -> tuple[int, int]:
     """`masks` as (rows, columns), each at least one."""
-    counts = (masks, masks) if isinstance(masks, int) else tuple(masks)
-    try:
-        rows, columns = (operator.index(count) for count in counts)
-    except (TypeError, ValueError):
+    pair = as_integers(masks)
+    if pair is None:
         raise ValueError(
             f"masks must be one integer or (rows, columns), such as (6, 6), but got {masks!r}"
-        ) from None
+        )
+    rows, columns = pair
     if rows < 1 or columns < 1:
         raise ValueError(f"masks must have at least 1 row and 1 column, but got {rows} x {columns}")
     return rows, columns

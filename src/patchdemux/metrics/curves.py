@@ -79,6 +79,7 @@ def pseudo_scores(bounds: ScoreBounds, targets: Any, setting: Setting) -> tuple[
     smallest lower bound (greatest j-th largest upper bound) of any region, because the attacker
     causes j misses exactly when some region has j lower bounds at or below the threshold.
     """
+    check_setting(setting)
     true = as_targets(targets, bounds.defended.shape)
     if setting == "undefended" or setting == "defended":
         scores = _plain_scores(bounds, setting)
@@ -92,9 +93,13 @@ def pseudo_scores(bounds: ScoreBounds, targets: Any, setting: Setting) -> tuple[
         ]
         positive, negative = zip(*parts, strict=True)
         return np.concatenate(positive), np.concatenate(negative)
-    if setting in COUPLED:
-        raise ValueError(f"{setting!r} couples misses and false alarms and has no pseudo-scores")
-    raise ValueError(f"setting must be one of {SETTINGS}, but got {setting!r}")
+    raise ValueError(f"{setting!r} couples misses and false alarms and has no pseudo-scores")
+
+
+def check_setting(setting: str) -> None:
+    """The setting is among those that exist."""
+    if setting not in SETTINGS:
+        raise ValueError(f"setting must be one of {SETTINGS}, but got {setting!r}")
 
 
 def _located(
@@ -165,6 +170,7 @@ def operating_point(
     bounds: ScoreBounds, targets: Any, setting: Setting, threshold: float
 ) -> tuple[float, float]:
     """Micro precision and recall of any setting at one threshold, from the paper's algorithms."""
+    check_setting(setting)
     true = as_targets(targets, bounds.defended.shape)
     if setting == "exact":
         precision = exact_worst_case(bounds, true, threshold, "precision").value
