@@ -176,6 +176,16 @@ def test_the_defended_classifier_drops_in_for_the_module():
     assert "patch of 2 x 1 pixels" in repr(demux)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_model_is_handed_numbers_of_the_type_of_its_weights(dtype):
+    images = tiny_images(4, SIZE, 1)
+    model = Classifier(TinyNet(SIZE, 3, 0).to(dtype), mean=[0.5], std=[0.5])
+    scores = Engine(model).scores(images)
+    assert scores.dtype == np.float32
+    own = model.model((images.to(dtype) - 0.5) / 0.5).detach().float()
+    np.testing.assert_array_equal(scores, own)
+
+
 IMAGES = tiny_images(2, SIZE, 0)
 
 
@@ -194,6 +204,9 @@ IMAGES = tiny_images(2, SIZE, 0)
         (lambda d: d.certify(IMAGES, [[0, 2, 1]] * 2), "but image 0, class 1 is 2"),
         (lambda d: d.certify(IMAGES, [[0, 1, 1]]), r"shape \(2, 3\), but got shape \(1, 3\)"),
         (lambda d: d.certify(IMAGES, [[0, 1, 1]] * 2, method="all"), "method must be one of"),
+        (lambda d: d.predict(IMAGES, "high"), "threshold must be a number, but got 'high'"),
+        (lambda d: PatchDemux(d.classifier, (2, 1)), r"must be a PatchThreat, but got \(2, 1\)"),
+        (lambda d: PatchDemux(d.classifier, THREAT, "both"), "must be a Defense, .* got 'both'"),
         (lambda d: Engine(d.classifier, batch_size=0), "batch_size must be at least 1, but got 0"),
         (lambda d: DoubleMasking(center="mean"), "center must be one of .* but got 'mean'"),
         (lambda d: DoubleMasking(guard="none"), "guard must be one of .* but got 'none'"),
@@ -202,6 +215,10 @@ IMAGES = tiny_images(2, SIZE, 0)
         (
             lambda d: Engine(Classifier(lambda x: x)).scores(IMAGES),
             r"must return logits \(image, class\) for 2 images, but returned \(2, 1, 6, 5\)",
+        ),
+        (
+            lambda d: Engine(Classifier(lambda x: x[:, 0, 0, :0])).scores(IMAGES),
+            r"for 2 images, but returned \(2, 0\)",
         ),
         (
             lambda d: Engine(Classifier(d.classifier.model, class_names=["a"])).scores(IMAGES),

@@ -75,16 +75,23 @@ class Classifier(nn.Module):
         return self.checked(images, logits)
 
     def compute(self, images: Tensor) -> Any:
-        """What the model answers, unchecked."""
+        """What the model answers, unchecked; it is handed numbers of the type of its weights."""
         if self.normalises:
             images = (images - self.mean.to(images)) / self.std.to(images)
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        return self.model(images)
+        weights = (weight for weight in self.parameters() if weight.is_floating_point())
+        weight = next(weights, None)
+        return self.model(images if weight is None else images.to(weight.dtype))
 
     def checked(self, images: Tensor, logits: Any) -> Tensor:
         """The logits, if they are what a classifier must answer."""
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images):
+        if (
+            not isinstance(logits, Tensor)
+            or logits.ndim != 2
+            or len(logits) != len(images)
+            or not logits.shape[1]
+        ):
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
                 f"the model must return logits (image, class) for {len(images)} images, "
