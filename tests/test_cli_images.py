@@ -111,8 +111,10 @@ def test_predict_names_the_digits(scenes, bounds):
         assert line.startswith(f"{file}: {top} (at least {least[top]:.1%})")
         assert line.endswith(f"; {answer['views']} forward passes")
         assert not answer["undecided"]
+        most = answer["probability_at_most"]
         for i, own in enumerate(probability(bounds.defended[scenes.index(file)])):
-            assert least[str(i)] <= own <= answer["probability_at_most"][str(i)]
+            # Both ran the same views, but in other batches, which changes the last bits of a score.
+            assert least[str(i)] - 1e-6 <= own <= most[str(i)] + 1e-6
     nothing = invoke("predict", scenes[0], *DIGITS, "--threshold", "0.9999999").stdout
     assert ": no label; " in nothing
 
@@ -188,9 +190,7 @@ def test_photos_without_a_model_get_labels_of_coco(scenes, tmp_path, monkeypatch
     assert "weights of the COCO classifier are missing" in str(absent.exception)
     monkeypatch.setitem(sys.modules, "timm", None)
     without = invoke("predict", scenes[0])
-    assert "the COCO classifier needs timm: pip install 'patchdemux[models]'" in str(
-        without.exception
-    )
+    assert "timm models need timm: pip install 'patchdemux[models]'" in str(without.exception)
 
 
 @pytest.mark.parametrize(
