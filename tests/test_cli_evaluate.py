@@ -13,10 +13,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from patchdemux.cli import app
+from patchdemux.cli import app, main
 from patchdemux.cli.evaluate import duration, speed_of
 from patchdemux.cli.options import as_numbers, as_pair, as_threat
 from patchdemux.runs import Run, Status
+from photo_files import photo, voc_xml, write
 
 TINY = ("--masks", "2", "--batch-size", "64")
 STREET = """
@@ -170,6 +171,61 @@ def test_what_cannot_be_is_said(photos, arguments, message):
     result = invoke("plan", *arguments)
     assert result.exit_code == 1
     assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ("photos", "--model", "my_models:broken", "--size", "8"),
+            "error: RuntimeError: the model is broken (--debug shows where)\n",
+        ),
+        (("digits:2", "--device", "abacus"), "error: RuntimeError: Expected one of cpu, cuda, "),
+        (("nowhere",), "error: there is no folder or zip nowhere, and it is not 'digits' either\n"),
+    ],
+)
+def test_errors_from_anywhere_are_one_line(photos, monkeypatch, capsys, given, message):
+    """Those of the user's own model and of PyTorch too."""
+    with (photos.parent / "my_models.py").open("a") as file:
+        file.write(
+            "\ndef broken():\n    raise RuntimeError('the model is broken\\nin many ways')\n"
+        )
+    monkeypatch.delitem(sys.modules, "my_models", raising=False)
+    monkeypatch.setattr(sys, "argv", ["patchdemux", "plan", *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith(message)
+    assert said.count("\n") == 1
+    monkeypatch.setattr(sys, "argv", ["patchdemux", "--debug", "plan", *given])
+    with pytest.raises((RuntimeError, OSError)):
+        main()
+
+
+def test_options_of_data_sets_reach_them(photos, monkeypatch):
+    model = ("--model", "my_models:street", "--size", "8", "--masks", "1")
+    (photos / "labels.csv").write_text("file,labels\n0.png,cat/dog\n1.png,fox\n")
+    planned = invoke("plan", "photos", *model, "--separator", "/", "--json")
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout)["images"] == 2
+    assert "does not apply to a CSV" in str(
+        invoke("plan", "photos", *model, "--no-difficult").exception
+    )
+
+
+def test_difficult_objects_count_or_not(photos):
+    root = photos.parent / "VOCdevkit" / "VOC2007"
+    for i, hard in ((0, 1), (1, 0)):
+        write(root / "Annotations" / f"{i}.xml", voc_xml(("cat", hard)).encode())
+        write(root / "JPEGImages" / f"{i}.jpg", photo(i))
+    write(root / "ImageSets" / "Main" / "test.txt", b"0\n1\n")
+    command = ("plan", "VOCdevkit", "--model", "timm:resnet18", "--size", "32", "--masks", "1")
+    counts = [
+        json.loads(invoke(*command, "--json", *option).stdout)["images"]
+        for option in ((), ("--difficult",), ("--no-difficult",))
+    ]
+    assert counts == [2, 2, 1]
 
 
 def test_errors_are_one_line(tmp_path):

@@ -56,6 +56,7 @@ def run_demo(
     progress: Progress | None = None,
 ) -> DemoResult:
     """Certify test scenes against a patch of a share of the image, and write a page about it."""
+    output.mkdir(parents=True, exist_ok=True)
     data = digit_scenes(scenes, split="test")
     height, width = data.images.shape[-2:]
     size = (int(height), int(width))
@@ -86,7 +87,6 @@ def run_demo(
         mask_set,
         threshold,
     )
-    output.mkdir(parents=True, exist_ok=True)
     page = output / "index.html"
     title = "Digit scenes, defended against a patch"
     html = render_page(

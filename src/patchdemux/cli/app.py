@@ -51,11 +51,20 @@ def main() -> None:
     """Run the command; errors are one line, with the traceback only under --debug."""
     try:
         app()
-    except EXPECTED as error:
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"error: {in_words(error)}", fg=typer.colors.RED, err=True)
         sys.exit(1)
+
+
+def in_words(error: Exception) -> str:
+    """What went wrong; of an error from elsewhere, such as the user's model, kind and first line."""
+    text = str(error)
+    if isinstance(error, EXPECTED) and text:
+        return text
+    first = text.strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first} (--debug shows where)"
 
 
 @contextmanager

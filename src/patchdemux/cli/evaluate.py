@@ -68,6 +68,16 @@ class DataOptions:
     split: Annotated[
         str | None, typer.Option(help="Such as val2014 (COCO), test (PASCAL VOC, digits).")
     ] = None
+    separator: Annotated[
+        str | None, typer.Option(help="Between the labels of the CSV, where it is none of | ; ,")
+    ] = None
+    difficult: Annotated[
+        bool | None,
+        typer.Option(
+            "--difficult/--no-difficult",
+            help="Objects marked as difficult in PASCAL VOC: count them as the paper, or not.",
+        ),
+    ] = None
     keep_empty: Annotated[
         bool | None,
         typer.Option(
@@ -79,6 +89,10 @@ class DataOptions:
     def open(self, data: str, model: ModelOptions) -> tuple[Classifier, ImageSet]:
         """The data set, and the model that it is for."""
         digits = data.partition(":")[0] == "digits" and not Path(data).exists()
+        if not (digits or Path(data).exists()):
+            raise FileNotFoundError(
+                f"there is no folder or zip {data}, and it is not 'digits' either"
+            )
         if model.model is None and not digits:
             raise ValueError(f"say with --model which model to evaluate on {data}: {FORMS}")
         model = replace(model, model=model.model or "digits")

@@ -170,5 +170,6 @@ def warn(text: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     progress_console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)

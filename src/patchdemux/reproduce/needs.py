@@ -34,7 +34,7 @@ def check_needs(experiment: Experiment, jobs: Sequence[Job]) -> None:
             f"weights: there is no {file}. Get {what}; then give {give}, or put it at {file}"
         )
     if missing:
-        listed = "\n".join(f"  {text}" for text in missing)
+        listed = "\n".join(f"  {text}" for text in dict.fromkeys(missing))  # each of them once
         raise FileNotFoundError(f"{experiment.name} cannot start yet; it needs\n{listed}")
 
 

@@ -65,7 +65,7 @@ def evaluate(
             raise ValueError(f"{name} must be at least 1, but got {value}")
     if on_error not in get_args(OnError):
         raise ValueError(f"on_error must be one of {get_args(OnError)}, but got {on_error!r}")
-    path = Path(path)
+    path = Path(os.path.abspath(path))  # so that "." has a name too
     batch_size = batch_size or demux.engine.batch.fixed
     with only_writer(path), repeatable():
         if not _is_free(path):
