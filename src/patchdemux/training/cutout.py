@@ -29,8 +29,9 @@ def random_squares(
     """
     height, width = size
     hidden = np.zeros(size, bool)
+    most = int((largest * height * width) ** 0.5)
     for share in random.uniform(0, largest, count):
-        side = min(round((share * height * width) ** 0.5), height, width)
+        side = min(round((share * height * width) ** 0.5), most, height, width)
         top, left = random.integers(0, [height - side, width - side], endpoint=True)
         hidden[top : top + side, left : left + side] = True
     return hidden

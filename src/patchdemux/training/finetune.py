@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
 from patchdemux.allocator import keep_freed_memory
 from patchdemux.classifier import Classifier
 from patchdemux.data.base import ImageSet
-from patchdemux.runs.errors import RunError
+from patchdemux.engine import device_of
 from patchdemux.runs.fingerprint import classifier_fields, data_fields
 from patchdemux.runs.lock import only_writer
-from patchdemux.training.batches import Place, places, read_ahead, split, steps_per_epoch
-from patchdemux.training.cutout import searched_views
+from patchdemux.training.batches import Place, places, read_ahead
 from patchdemux.training.held_out import measure_held_out
 from patchdemux.training.hiding import Hider, trained_size
 from patchdemux.training.losses import asymmetric_losses
+from patchdemux.training.plan import Plan, planned
+from patchdemux.training.processes import Processes
 from patchdemux.training.recipe import Recipe
-from patchdemux.training.record import BEST, LAST, MASKS, Record
+from patchdemux.training.record import BEST, LAST, Record
 from patchdemux.training.state import Learner
 
 SAVE_EVERY = 100
@@ -65,6 +66,8 @@ def finetune(
 ) -> Finetuned:
     """Fine-tune a classifier on a data set, in place; the weights of the best epoch are stored.
 
+    It is left in evaluation mode, with the weights of the last step.
+
     Killed at any moment and called again with the same arguments, it resumes, and on a CPU it ends bit
     for bit as if it had not been. Under `accelerate launch`, every step is shared among the processes.
 
@@ -81,31 +84,23 @@ def finetune(
         RunError: the folder holds something else, or the loss is no number any more.
     """
     recipe = recipe or Recipe()
-    check(classifier, dataset)
-    accelerator = make_accelerator(classifier)
-    size = trained_size(recipe, dataset)
-    training, held_out = split(recipe, len(dataset))
-    check_labels(dataset, training)
-    steps = recipe.epochs * steps_per_epoch(recipe, len(training))
-    if recipe.batch_size % accelerator.num_processes:
+    plan = planned(classifier, dataset, recipe)
+    processes = Processes(device_of(classifier, torch.empty(0)))
+    if recipe.batch_size % processes.count:
         raise ValueError(
-            f"batch_size {recipe.batch_size} cannot be shared by {accelerator.num_processes} processes"
+            f"batch_size {recipe.batch_size} cannot be shared by {processes.count} processes"
         )
     keep_freed_memory()
-    losses = asymmetric_losses(recipe)
-    record = Record(Path(folder), main=accelerator.is_main_process)
-    hider = Hider(classifier, recipe, size, losses)
+    record = Record(Path(folder), main=processes.is_main)
     fields = {
         **classifier_fields(classifier),
         "recipe": asdict(recipe),
-        "processes": accelerator.num_processes,
+        "processes": processes.count,
         **data_fields(dataset, range(len(dataset))),
     }
-    job = _Job(classifier, dataset, recipe, record, hider, accelerator, progress or _silent)
-    if not accelerator.is_main_process:
-        return job.run(fields, training, held_out, steps, save_every)
-    with only_writer(record.folder):
-        return job.run(fields, training, held_out, steps, save_every)
+    job = _Job(classifier, dataset, recipe, plan, record, processes, progress or _silent)
+    with only_writer(record.folder) if processes.is_main else nullcontext():
+        return job.run(fields, save_every)
 
 
 class _Job:
@@ -116,175 +111,89 @@ class _Job:
         classifier: Classifier,
         dataset: ImageSet,
         recipe: Recipe,
+        plan: Plan,
         record: Record,
-        hider: Hider,
-        accelerator: Any,
+        processes: Processes,
         progress: Progress,
     ) -> None:
-        self.classifier, self.dataset, self.recipe = classifier, dataset, recipe
-        self.record, self.hider, self.accelerator = record, hider, accelerator
-        self.progress = progress
-        self.device: torch.device = accelerator.device
+        self.classifier, self.dataset, self.recipe, self.plan = classifier, dataset, recipe, plan
+        self.record, self.processes, self.progress = record, processes, progress
+        self.losses = asymmetric_losses(recipe)
+        self.hider = Hider(classifier, recipe, trained_size(recipe, dataset), self.losses)
         self.targets = torch.from_numpy(dataset.targets.astype(np.float32))
 
-    def run(
-        self,
-        fields: dict[str, Any],
-        training: Int[np.ndarray, " image"],
-        held_out: Int[np.ndarray, " image"],
-        steps: int,
-        save_every: int,
-    ) -> Finetuned:
+    def run(self, fields: dict[str, Any], save_every: int) -> Finetuned:
         self.record.begin(fields)
-        self.accelerator.wait_for_everyone()
-        state = self.record.load()
+        state = self.processes.from_main(self.record.load())
+        classifier = self.classifier.to(self.processes.device)
         if self.recipe.cutout == "greedy" and self.recipe.search == "once":
-            self._search(training)
-        classifier = self.classifier.to(self.device)
+            self.hider.search_beforehand(
+                self.dataset,
+                self.plan.training,
+                self.processes.from_main(self.record.load_masks()),
+                self.processes,
+                self.record.save_masks,
+                lambda done, total: self.progress("searching masks", done, total, ""),
+            )
         if classifier.channels_last:
             classifier.to(memory_format=torch.channels_last)
-        learner = Learner(classifier, self.recipe, steps, self.hider.losses, self.accelerator)
+        steps = self.plan.steps
+        learner = Learner(classifier, self.recipe, steps, self.losses, self.processes)
         best = math.inf
         if state is not None:
             learner.restore(state)
             best = state["best"]
-        total, epoch_steps = 0.0, steps // self.recipe.epochs
-        upcoming = self._own(places(self.recipe, training, learner.step))
+        epoch_steps = steps // self.recipe.epochs
+        upcoming = self._own(places(self.recipe, self.plan.training, learner.step))
         for step, place, images in read_ahead(self.recipe, self.dataset, upcoming):
             loss, rate = self._step(learner, place, images)
-            if not math.isfinite(loss):
-                raise RunError(
-                    f"the loss became {loss} in step {step + 1} of {steps}: lower the rate "
-                    f"({self.recipe.rate:g}), or train in float32. The state before it stays"
-                )
-            total += loss
             epoch, inside = divmod(step, epoch_steps)
             self.record.log(step=step, epoch=epoch, loss=loss, rate=rate)
             words = f"epoch {epoch + 1} of {self.recipe.epochs}, loss {loss:.2f}"
             self.progress("training", step + 1, steps, words)
             ends = inside + 1 == epoch_steps
             if ends:
-                best = self._end_of_epoch(learner, held_out, epoch, best)
+                best = self._end_of_epoch(learner, epoch, best)
             if ends or (step + 1) % save_every == 0:
                 self.record.save({**learner.state(), "best": best})
         self.record.save_weights(LAST, weights_of(learner.best_so_far))
-        self.accelerator.wait_for_everyone()
-        epochs = [entry for entry in self.record.entries() if "held_out_loss" in entry]
+        classifier.eval()
+        entries = self.processes.from_main(self.record.entries())
+        epochs = [entry for entry in entries if "held_out_loss" in entry]
         return Finetuned(self.record.folder / BEST, tuple(epochs))
 
-    def _search(self, training: Int[np.ndarray, " image"]) -> None:
-        """Find all masks beforehand; with several processes the first one does."""
-        path = self.record.folder / MASKS
-        self.classifier.to(self.device)
-        with self.accelerator.main_process_first():
-            self.hider.search_beforehand(
-                self.dataset,
-                training,
-                path,
-                lambda done, total: self.progress("searching masks", done, total, ""),
-            )
-
-    def _own(self, upcoming: Any) -> Any:
+    def _own(self, upcoming: Iterator[tuple[int, Place]]) -> Iterator[tuple[int, Place]]:
         """Of every step, this process's share of the images."""
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         for step, place in upcoming:
-            yield step, Place(place.epoch, place.images[rank::processes])
+            own = place.images[self.processes.rank :: self.processes.count]
+            yield step, Place(place.epoch, own)
 
     def _step(self, learner: Learner, place: Place, images: Tensor) -> tuple[float, float]:
-        targets = self.targets[place.images].to(self.device)
-        images = images.to(self.device)
+        device = self.processes.device
+        images, targets = images.to(device), self.targets[place.images].to(device)
         return learner.learn(self.hider.hide(place, images, targets), targets)
 
-    def _end_of_epoch(
-        self, learner: Learner, held_out: Int[np.ndarray, " image"], epoch: int, best: float
-    ) -> float:
+    def _end_of_epoch(self, learner: Learner, epoch: int, best: float) -> float:
         """Measure on the held-out images, keep the weights if they are the best, and draw the log."""
-        if not self.accelerator.is_main_process:
-            self.accelerator.wait_for_everyone()
-            return best
-        self.progress("measuring", 0, len(held_out), "on held-out images")
-        found = measure_held_out(
-            learner.best_so_far, self.dataset, held_out, self.recipe, self.hider.losses
-        )
-        self.record.log(
-            step=learner.step - 1,
-            epoch=epoch,
-            held_out_loss=found.loss,
-            held_out_ap=found.ap,
-            held_out_masked_ap=found.masked_ap,
-        )
-        if found.loss < best:
-            best = found.loss
-            self.record.save_weights(BEST, weights_of(learner.best_so_far))
-        self.record.plot()
-        self.accelerator.wait_for_everyone()
+        if self.processes.is_main:
+            held_out = self.plan.held_out
+            self.progress("measuring", 0, len(held_out), "on held-out images")
+            found = measure_held_out(
+                learner.best_so_far, self.dataset, held_out, self.recipe, self.losses
+            )
+            self.record.log(
+                step=learner.step - 1,
+                epoch=epoch,
+                held_out_loss=found.loss,
+                held_out_ap=found.ap,
+                held_out_masked_ap=found.masked_ap,
+            )
+            if found.loss < best:
+                best = found.loss
+                self.record.save_weights(BEST, weights_of(learner.best_so_far))
+            self.record.plot()
+        self.processes.wait()
         return best
-
-
-def planned_views(recipe: Recipe, image_size: tuple[int, int], images: int) -> tuple[int, int]:
-    """Steps of a training, and forward passes of its search for masks at most."""
-    training = images - round(recipe.held_out * images)
-    steps = recipe.epochs * steps_per_epoch(recipe, training)
-    if recipe.cutout != "greedy":
-        return steps, 0
-    views = searched_views(recipe.mask_sets(image_size))
-    if recipe.search == "once":
-        return steps, training * views
-    return steps, round(recipe.share * steps * recipe.batch_size * views)
-
-
-def make_accelerator(classifier: Classifier) -> Any:
-    """Hugging Face Accelerate on the classifier's kind of device."""
-    try:
-        from accelerate import Accelerator
-    except ImportError as error:
-        raise ImportError(
-            "fine-tuning needs accelerate: pip install 'patchdemux[train]'"
-        ) from error
-    weights = next(classifier.parameters())
-    return Accelerator(cpu=weights.device.type == "cpu")
-
-
-def check(classifier: Classifier, dataset: ImageSet) -> None:
-    """The classifier can learn, and answers for the classes of the data."""
-    if not isinstance(classifier.model, nn.Module) or next(classifier.parameters(), None) is None:
-        raise TypeError("only a torch module with weights can be fine-tuned")
-    if classifier.runtime != "torch" or classifier.precision != "float32":
-        raise ValueError("fine-tuning needs the classifier in torch and float32")
-    if classifier.image_size not in (None, tuple(dataset.image_size)):
-        raise ValueError(
-            f"the classifier wants images of {classifier.image_size}, but the data set gives "
-            f"{tuple(dataset.image_size)}"
-        )
-    names = classifier.class_names
-    if names is not None and names != tuple(dataset.class_names):
-        raise ValueError(
-            f"the classifier answers for {len(names)} classes ({', '.join(names[:3])}, ...), the data "
-            f"have {len(dataset.class_names)} ({', '.join(dataset.class_names[:3])}, ...): give it a "
-            f"new head, with --new-head or with_classes(classifier, dataset.class_names)"
-        )
-    shown = torch.zeros(1, 3, *dataset.image_size).to(next(classifier.parameters()).device)
-    was = classifier.training
-    with torch.inference_mode():
-        outputs = classifier.eval()(shown).shape[1]
-    classifier.train(was)
-    if outputs != len(dataset.class_names):
-        raise ValueError(
-            f"the model gives {outputs} scores, but the data have {len(dataset.class_names)} classes: "
-            f"give it a new head, with --new-head or with_classes(classifier, dataset.class_names)"
-        )
-
-
-def check_labels(dataset: ImageSet, training: Int[np.ndarray, " image"]) -> None:
-    """Every class can be learned."""
-    positives = dataset.targets[training].sum(axis=0)
-    empty = [dataset.class_names[place] for place in np.flatnonzero(positives == 0)]
-    if empty:
-        raise ValueError(
-            f"no image to train on has the label {', '.join(empty[:8])}"
-            f"{f' and {len(empty) - 8} more' if len(empty) > 8 else ''}: such a class cannot be "
-            f"learned. Take more images, or leave the class out"
-        )
 
 
 def weights_of(classifier: Classifier) -> dict[str, Tensor]:

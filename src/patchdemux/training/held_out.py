@@ -51,10 +51,10 @@ def measure_held_out(
 ) -> HeldOut:
     """Score the held-out images as they are, and behind pairs of masks that are always the same."""
     engine = Engine(classifier, fill=recipe.fill, batch_size=VIEWS)
-    masks = recipe.mask_sets(dataset.image_size)[-1]
-    nothing = np.zeros((1, *dataset.image_size), bool)
-    hidden = np.concatenate([nothing, masks.dense()])
+    hidden = np.zeros((1, *dataset.image_size), bool)
     pairs = 0 if recipe.cutout == "none" else PAIRS
+    if pairs:
+        hidden = np.concatenate([hidden, recipe.mask_sets(dataset.image_size)[-1].dense()])
     found, each = [], []
     for start in range(0, len(images), IMAGES):
         some = images[start : start + IMAGES].tolist()
@@ -62,10 +62,7 @@ def measure_held_out(
         jobs = [
             (place, *views)
             for place, image in enumerate(some)
-            for views in [
-                (0, 0),
-                *generator(recipe, HELD_OUT, image).integers(1, len(hidden), (pairs, 2)).tolist(),
-            ]
+            for views in [(0, 0), *_pairs(recipe, image, len(hidden) - 1)]
         ]
         scores = engine.masked(pixels, hidden)(np.array(jobs))
         targets = torch.from_numpy(dataset.targets[some]).float()
@@ -83,3 +80,13 @@ def measure_held_out(
         for setting in ("undefended", "certified")
     )
     return HeldOut(float(torch.cat(each).mean()), ap, masked_ap)
+
+
+def _pairs(recipe: Recipe, image: int, masks: int) -> list[list[int]]:
+    """The masks, numbered from 1, that one held-out image is seen behind."""
+    if not masks:
+        return []
+    pairs: list[list[int]] = (
+        generator(recipe, HELD_OUT, image).integers(1, masks, (PAIRS, 2), endpoint=True).tolist()
+    )
+    return pairs

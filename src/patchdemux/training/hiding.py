@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,13 +14,14 @@ from patchdemux.data.base import ImageSet
 from patchdemux.engine import Engine
 from patchdemux.training.batches import CUTOUT, Place, flipped, generator, resized, size_of
 from patchdemux.training.cutout import Losses, all_hidden, greedy_masks, random_squares
+from patchdemux.training.processes import Processes
 from patchdemux.training.recipe import Recipe
 
 VIEWS = 64
 """Views per call of the model in a search: fixed, so that a resumed training finds the same masks."""
 
 AT_ONCE = 32
-"""Images that are searched at once beforehand."""
+"""Images that each process searches at once beforehand."""
 
 
 class Hider:
@@ -73,23 +73,35 @@ class Hider:
         self,
         dataset: ImageSet,
         images: Int[np.ndarray, " image"],
-        path: Path,
+        found: Int[np.ndarray, "image 2"] | None,
+        processes: Processes,
+        save: Callable[[Int[np.ndarray, "image 2"]], None],
         progress: Callable[[int, int], None],
     ) -> None:
-        """Find the masks of these images once, into a file; what is there already is not searched."""
-        if path.exists():
-            found = np.lib.format.open_memmap(path, mode="r+")
-        else:
-            found = np.lib.format.open_memmap(path, "w+", np.int32, (len(dataset), 2))
-            found[:] = -1
-        missing = images[(found[images] < 0).any(axis=1)]
-        for start in range(0, len(missing), AT_ONCE):
-            some = missing[start : start + AT_ONCE]
-            pixels = torch.stack([resized(dataset[i], self.size) for i in some.tolist()])
-            found[some] = self._greedy(pixels, torch.from_numpy(dataset.targets[some]))
-            found.flush()
-            progress(min(start + AT_ONCE, len(missing)), len(missing))
-        self.found = np.array(found)
+        """Find the masks of these images once; what was `found` already is not searched again.
+
+        The processes share the images. Whatever was interrupted, an image is always searched together
+        with the same others: with others its scores would differ in their last bits.
+        """
+        self.found = np.full((len(dataset), 2), -1) if found is None else found
+        at_once = AT_ONCE * processes.count
+        for start in range(0, len(images), at_once):
+            some = images[start : start + at_once]
+            if (self.found[some] < 0).any():
+                own = some[processes.rank :: processes.count]
+                masks = self._searched_of(dataset, own)
+                for rank, theirs in enumerate(processes.gathered(masks)):
+                    self.found[some[rank :: processes.count]] = theirs
+                save(self.found)
+            progress(start + len(some), len(images))
+
+    def _searched_of(
+        self, dataset: ImageSet, images: Int[np.ndarray, " image"]
+    ) -> Int[np.ndarray, "image 2"]:
+        if not len(images):
+            return np.empty((0, 2), int)
+        pixels = torch.stack([resized(dataset[i], self.size) for i in images.tolist()])
+        return self._greedy(pixels, torch.from_numpy(dataset.targets[images]))
 
     def _known(
         self, epoch: int, images: Int[np.ndarray, " image"]

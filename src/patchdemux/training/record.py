@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -26,6 +28,8 @@ from patchdemux.runs.fingerprint import Fields, differences
 
 FIELDS, STATE, LOG, PLOT = "fields.json", "state.pt", "log.jsonl", "losses.png"
 BEST, LAST, MASKS = "best.safetensors", "last.safetensors", "masks.npy"
+PART = "part-"
+"""How the names of files begin that are being written."""
 
 
 class Record:
@@ -39,6 +43,7 @@ class Record:
         if not self.main:
             return
         path = self.folder / FIELDS
+        fields = json.loads(json.dumps(fields))  # tuples become lists, as in the file
         if path.is_file():
             changed = differences(json.loads(path.read_text("utf-8")), fields)
             if changed:
@@ -47,18 +52,22 @@ class Record:
                     f"another folder, or what it began with to resume it"
                 )
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.exists() and any(
+            not file.name.startswith(PART) for file in self.folder.iterdir()
+        ):
             raise RunError(f"{self.folder} is neither empty nor the folder of a fine-tuning")
         self._write(FIELDS, lambda file: file.write_text(json.dumps(fields, indent=2), "utf-8"))
 
     def load(self) -> dict[str, Any] | None:
         """The state to go on from, with the log cut back to it; None at the beginning."""
+        if not self.main:
+            return None
         path = self.folder / STATE
         log = self.folder / LOG
         state: dict[str, Any] | None = None
         if path.is_file():
             state = torch.load(path, map_location="cpu", weights_only=True)
-        if self.main and log.exists():
+        if log.exists():
             os.truncate(log, 0 if state is None else state["logged"])
         return state
 
@@ -66,8 +75,10 @@ class Record:
         """Store where it is."""
         if not self.main:
             return
-        log = self.folder / LOG
-        logged = log.stat().st_size if log.exists() else 0
+        logged = 0
+        with self._writing(), (self.folder / LOG).open("ab") as log:
+            os.fsync(log.fileno())  # a state never knows more lines than are on the disk
+            logged = log.tell()
         self._write(STATE, lambda file: torch.save({**state, "logged": logged}, file))
 
     def log(self, **entry: Any) -> None:
@@ -79,8 +90,27 @@ class Record:
 
     def entries(self) -> list[dict[str, Any]]:
         """The log so far."""
+        if not self.main:
+            return []
         path = self.folder / LOG
         return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+    def load_masks(self) -> Int[np.ndarray, "image 2"] | None:
+        """What a search beforehand found until now; -1 for an image that it did not come to."""
+        path = self.folder / MASKS
+        if not self.main or not path.is_file():
+            return None
+        found: np.ndarray = np.load(path, allow_pickle=False)
+        return found
+
+    def save_masks(self, found: Int[np.ndarray, "image 2"]) -> None:
+        """Store what a search beforehand found."""
+
+        def write(path: Path) -> None:
+            with path.open("wb") as file:
+                np.save(file, found)
+
+        self._write(MASKS, write)
 
     def save_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Store weights, as `--weights` and `load_weights` read them."""
@@ -98,7 +128,7 @@ class Record:
         """A whole file, or none: it is written beside its place, forced to disk and then renamed."""
         if not self.main:
             return
-        part = self.folder / f"part-{name}"
+        part = self.folder / f"{PART}{name}"
         with self._writing():
             self.folder.mkdir(parents=True, exist_ok=True)
             write(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from patchdemux.classifier import Classifier
+from patchdemux.runs.errors import RunError
 from patchdemux.training.batches import DROPOUT, generator
 from patchdemux.training.cutout import Losses
+from patchdemux.training.processes import Processes
 from patchdemux.training.recipe import Recipe
 
 
@@ -23,16 +26,21 @@ class Learner:
         recipe: how.
         steps: of the whole training.
         losses: what it learns from.
-        accelerator: Hugging Face Accelerate's, for several processes.
+        processes: that share every step.
     """
 
     def __init__(
-        self, classifier: Classifier, recipe: Recipe, steps: int, losses: Losses, accelerator: Any
+        self,
+        classifier: Classifier,
+        recipe: Recipe,
+        steps: int,
+        losses: Losses,
+        processes: Processes,
     ) -> None:
         from timm.utils.model_ema import ModelEmaV3
 
         self.classifier, self.recipe, self.losses = classifier, recipe, losses
-        self.accelerator = accelerator
+        self.processes = processes
         self.average = (
             ModelEmaV3(classifier, recipe.average, use_warmup=True) if recipe.average else None
         )
@@ -40,12 +48,10 @@ class Learner:
         self.optimizer = kind(
             parameter_groups(classifier, recipe.weight_decay), lr=recipe.rate, fused=False
         )
-        self.schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, recipe.rate, total_steps=steps, pct_start=recipe.warmup
-        )
-        self.step = 0
+        self.schedule = one_cycle(self.optimizer, recipe, steps)
+        self.step, self.steps = 0, steps
         # With a single process the classifier itself: its `forward` is then not wrapped.
-        self.wrapped: nn.Module = accelerator.prepare_model(classifier)
+        self.wrapped = processes.prepared(classifier)
 
     @property
     def best_so_far(self) -> Classifier:
@@ -56,9 +62,12 @@ class Learner:
         return averaged
 
     def learn(self, images: Tensor, targets: Tensor) -> tuple[float, float]:
-        """One step on this process's images; the loss over those of all processes, and the rate."""
-        rank = self.accelerator.process_index
-        seed = generator(self.recipe, DROPOUT, self.step, rank).integers(2**62)
+        """One step on this process's images; the loss over those of all processes, and the rate.
+
+        Raises:
+            RunError: the loss or its gradient is no number any more. The step is not taken.
+        """
+        seed = generator(self.recipe, DROPOUT, self.step, self.processes.rank).integers(2**62)
         torch.manual_seed(int(seed))
         self.classifier.train()
         if self.recipe.freeze_norm:
@@ -71,15 +80,28 @@ class Learner:
             logits = self.wrapped(images)
         loss = self.losses(logits.float(), targets).mean()
         self.optimizer.zero_grad()
-        self.accelerator.backward(loss)
+        self.processes.backward(loss)
+        everywhere = self.processes.mean(loss)
+        self._check("loss", everywhere)
+        gradients = [p.grad for p in self.classifier.parameters() if p.grad is not None]
+        self._check("gradient", float(nn.utils.get_total_norm(gradients)))
         rate = float(self.schedule.get_last_lr()[0])
         self.optimizer.step()
         self.schedule.step()
         self.step += 1
+        self.processes.same_buffers(self.classifier)
         if self.average is not None:
             self.average.update(self.classifier, self.step)
-        everywhere: Tensor = self.accelerator.reduce(loss.detach(), "mean")
-        return float(everywhere), rate
+        return everywhere, rate
+
+    def _check(self, what: str, value: float) -> None:
+        if not math.isfinite(value):
+            exact = "" if self.recipe.precision == "float32" else " or in float32"
+            raise RunError(
+                f"the {what} became {value} in step {self.step + 1} of {self.steps}: begin again in "
+                f"another folder with a lower rate than {self.recipe.rate:g}{exact}. What was stored "
+                f"before stays"
+            )
 
     def state(self) -> dict[str, Any]:
         """What another process needs to go on from here, to the last bit."""
@@ -99,6 +121,18 @@ class Learner:
             self.average.module.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+
+
+def one_cycle(
+    optimizer: torch.optim.Optimizer, recipe: Recipe, steps: int
+) -> torch.optim.lr_scheduler.OneCycleLR:
+    """The rate rises in the first part of the steps, and falls to almost nothing in the others."""
+    warmup = recipe.warmup
+    if warmup * steps == 1:  # of a rise within a single step, PyTorch divides by zero
+        warmup += 1e-6 / steps
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, recipe.rate, total_steps=steps, pct_start=warmup
+    )
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
