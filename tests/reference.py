@@ -4,6 +4,8 @@ Independent of the package and slow on purpose; the tests compare the package wi
 `scores[m][n]` is the score of one image and class under the masks m and n together.
 """
 
+import math
+
 
 def double_masking(scores, threshold):
     """PatchCleanser's inference (Algorithm 4): two rounds of masking for one binary label."""
@@ -68,3 +70,55 @@ def location_aware(scores, targets, threshold, attacker="worst"):
     if attacker == "fp":
         fn = max(misses[r] for r in regions if alarms[r] == fp)
     return robust, (sum(targets) - fn, fp, fn)
+
+
+def greedy_cutout(loss_behind, levels):
+    """Greedy Cutout: the box with the highest loss, then the one with the highest loss beside it.
+
+    `levels` are lists of boxes (top, left, height, width), coarse to fine. Of the coarsest all are
+    tried, of each finer one those whose middle lies in the worst of the level before.
+    `loss_behind(boxes)` is the loss of the image behind these boxes together. Ties go to the first.
+    """
+    chosen = []
+    for _ in range(2):
+        tried, worst, highest = levels[0], None, float("-inf")
+        for place in range(len(levels)):
+            best_of_level, loss_of_level = None, float("-inf")
+            for box in tried:
+                loss = loss_behind([*chosen, box])
+                if loss > loss_of_level:
+                    best_of_level, loss_of_level = box, loss
+            if loss_of_level > highest:
+                worst, highest = best_of_level, loss_of_level
+            if place + 1 < len(levels):
+                top, left, height, width = best_of_level
+                tried = [
+                    (t, le, h, w)
+                    for t, le, h, w in levels[place + 1]
+                    if top <= t + h / 2 < top + height and left <= le + w / 2 < left + width
+                ]
+        chosen.append(worst)
+    return chosen
+
+
+def asymmetric_loss(logit, target, focus_positive, focus_negative, clip):
+    """The asymmetric loss of one label (Ridnik et al. 2021, equations 2, 5 and 7)."""
+    p = 1 / (1 + math.exp(-logit))
+    if target:
+        return -((1 - p) ** focus_positive) * math.log(p)
+    p = max(p - clip, 0)
+    return -(p**focus_negative) * math.log(1 - p)
+
+
+def one_cycle(step, steps, highest, warmup):
+    """Rate and first momentum in one step: along a cosine up, then along a cosine down."""
+    peak, end = warmup * steps - 1, steps - 1
+    start, lowest = highest / 25, highest / 25 / 1e4
+
+    def between(first, last, share):
+        return last + (first - last) / 2 * (1 + math.cos(math.pi * share))
+
+    if step <= peak:
+        return between(start, highest, step / peak), between(0.95, 0.85, step / peak)
+    share = (step - peak) / (end - peak)
+    return between(highest, lowest, share), between(0.85, 0.95, share)

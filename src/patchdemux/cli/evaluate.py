@@ -86,8 +86,13 @@ class DataOptions:
         ),
     ] = None
 
-    def open(self, data: str, model: ModelOptions) -> tuple[Classifier, ImageSet]:
-        """The data set, and the model that it is for."""
+    def open(
+        self, data: str, model: ModelOptions, outputs: tuple[str, ...] | None = None
+    ) -> tuple[Classifier, ImageSet]:
+        """The data set, and the model that it is for.
+
+        A model that is made by name gets the classes of the data, or the `outputs`.
+        """
         digits = data.partition(":")[0] == "digits" and not Path(data).exists()
         if not (digits or Path(data).exists()):
             raise FileNotFoundError(
@@ -101,7 +106,7 @@ class DataOptions:
             return classifier, self._read(data, model, classifier)
         # It gets an output per class, so the data come first; and before them, how large it is.
         dataset = self._read(data, model, load_model(str(model.model)))
-        return model.open(dataset.class_names), dataset
+        return model.open(outputs or dataset.class_names), dataset
 
     def _read(self, data: str, model: ModelOptions, classifier: Classifier) -> ImageSet:
         preprocessing = model.preprocessing(classifier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -10,11 +11,12 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from patchdemux.cli.app import app
-from patchdemux.cli.evaluate import Data, DataOptions
+from patchdemux.cli.evaluate import LOG_EVERY, Data, DataOptions
 from patchdemux.cli.options import (
     Json,
     ModelOptions,
@@ -23,10 +25,12 @@ from patchdemux.cli.options import (
     print_json,
     progress_console,
 )
+from patchdemux.models.loading import load_model, read_state
 from patchdemux.training import finetune as run_finetuning
 from patchdemux.training import with_classes
-from patchdemux.training.finetune import SAVE_EVERY, Progress, planned_views
-from patchdemux.training.hiding import trained_size
+from patchdemux.training.finetune import SAVE_EVERY, Progress
+from patchdemux.training.plan import planned
+from patchdemux.training.processes import is_main_process
 from patchdemux.training.recipe import Augment, Cutout, Optimizer, Precision, Recipe, Search
 
 
@@ -144,19 +148,16 @@ def finetune(
     """
     recipe = options.recipe()
     torch.manual_seed(recipe.seed)  # of new heads and untrained models
-    classifier, dataset = source.open(data, model)
+    classifier, dataset = source.open(data, model, outputs_of(model) if new_head else None)
     if new_head:
-        device = next(classifier.parameters()).device
-        classifier = with_classes(classifier, dataset.class_names).to(device)
-    notes = notes_to(json)
-    steps, views = planned_views(recipe, trained_size(recipe, dataset), len(dataset))
-    plan = f"{len(dataset):,} images, {steps:,} steps of {recipe.batch_size}"
-    if views:
-        plan += f"; the search for masks takes {views:,} forward passes at most"
+        classifier = with_classes(classifier, dataset.class_names)
+    notes = notes_to(json) if is_main_process() else Console(quiet=True)
+    plan = planned(classifier, dataset, recipe)
+    search = {"search_views": plan.search_views, "search_views_per_image": plan.views_per_image}
     notes.print(f"{recipe}\n{plan}", highlight=False, soft_wrap=True)
     if dry_run:
         if json:
-            print_json({"recipe": asdict(recipe), "steps": steps, "search_views": views})
+            print_json({"recipe": asdict(recipe), "steps": plan.steps, **search})
         return
     try:
         with training_bar() as progress:
@@ -166,8 +167,9 @@ def finetune(
     except KeyboardInterrupt:
         typer.echo("stopped: what is stored stays, and the same command resumes", err=True)
         raise typer.Exit(130) from None
-    if json:
+    if json and is_main_process():
         print_json({"weights": str(found.weights.resolve()), "epochs": list(found.epochs)})
+    if json:
         return
     for entry in found.epochs:
         kept = "  (kept)" if entry == found.best else ""
@@ -180,15 +182,33 @@ def finetune(
     notes.print(f"weights: {found.weights.resolve()}", highlight=False, soft_wrap=True)
 
 
+def outputs_of(model: ModelOptions) -> tuple[str, ...] | None:
+    """Stand-ins for the classes of the weights, where the model is made by name to fit them."""
+    if model.weights is None or not model.is_made_to_size:
+        return None
+    network = load_model(str(model.model)).model
+    assert isinstance(network, torch.nn.Module)
+    last = list(network.state_dict())[-1]  # safetensors are not in this order
+    count = len(read_state(model.weights).get(last, ()))
+    return tuple(f"output {number}" for number in range(count)) or None
+
+
 @contextmanager
 def training_bar() -> Iterator[Progress]:
-    """A bar of the steps, with the loss."""
+    """A bar of the steps with the loss, or lines for a log."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     terminal = progress_console.is_terminal
     words = TextColumn("{task.fields[words]}")
     left = TimeRemainingColumn()
     with Bar(*columns, words, left, console=progress_console, disable=not terminal) as bar:
         task = bar.add_task("", total=None, words="")
-        yield lambda what, done, total, said: bar.update(
-            task, description=what, completed=done, total=total, words=said
-        )
+        told = time.monotonic()
+
+        def report(what: str, done: int, total: int, said: str) -> None:
+            nonlocal told
+            bar.update(task, description=what, completed=done, total=total, words=said)
+            if not terminal and is_main_process() and time.monotonic() - told > LOG_EVERY:
+                told = time.monotonic()
+                typer.echo(f"{what}: {done:,} of {total:,}, {said}".removesuffix(", "), err=True)
+
+        yield report

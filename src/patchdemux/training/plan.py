@@ -25,13 +25,29 @@ class Plan:
         training: images to train on.
         held_out: images that tell which epoch was best.
         steps: of the whole training.
+        batch_size: images per step.
         search_views: forward passes of the search for masks, at most.
+        views_per_image: of these, those for one image, each time.
     """
 
     training: Int[np.ndarray, " image"]
     held_out: Int[np.ndarray, " image"]
     steps: int
+    batch_size: int
     search_views: int
+    views_per_image: int
+
+    def __str__(self) -> str:
+        text = (
+            f"{len(self.training):,} images, and {len(self.held_out):,} held out; {self.steps:,} steps "
+            f"of {self.batch_size}"
+        )
+        if self.search_views:
+            text += (
+                f"; the search for masks takes {self.search_views:,} forward passes at most, "
+                f"{self.views_per_image} for an image"
+            )
+        return text
 
 
 def planned(classifier: Classifier, dataset: ImageSet, recipe: Recipe) -> Plan:
@@ -45,12 +61,12 @@ def planned(classifier: Classifier, dataset: ImageSet, recipe: Recipe) -> Plan:
     training, held_out = split(recipe, len(dataset))
     check_labels(dataset, training, held_out)
     steps = recipe.epochs * steps_per_epoch(recipe, len(training))
-    views = 0
+    views, searched = 0, len(training)
     if recipe.cutout == "greedy":
         views = searched_views(recipe.mask_sets(trained_size(recipe, dataset)))
-        once = recipe.search == "once"
-        views *= len(training) if once else round(recipe.share * steps * recipe.batch_size)
-    return Plan(training, held_out, steps, views)
+    if recipe.search == "each":
+        searched = round(recipe.share * steps * recipe.batch_size)
+    return Plan(training, held_out, steps, recipe.batch_size, views * searched, views)
 
 
 def check_masks(dataset: ImageSet, recipe: Recipe) -> None:

@@ -92,6 +92,8 @@ class Recipe:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but got {getattr(self, name)}")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size must be at least 1, but got {self.size}")
         for name in ("patch", "largest", "share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(
@@ -116,7 +118,6 @@ class Recipe:
             )
         if sorted(set(self.masks)) != list(self.masks):
             raise ValueError(f"masks must go from coarse to fine, as (3, 6), but got {self.masks}")
-
         if self.search == "once" and self.augment == "crop":
             raise ValueError(
                 'search="once" finds masks for whole images, and augment="crop" shows parts of them; '

@@ -150,8 +150,9 @@ class _Writing:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        full = isinstance(error, RuntimeError) and "file write failed" in str(error)
-        if isinstance(error, OSError) or full or type(error).__name__ == "SafetensorError":
+        # Each library has its own errors of a full disk: RuntimeError is that of torch.
+        failed = isinstance(error, OSError | RuntimeError) and not isinstance(error, RunError)
+        if failed or type(error).__name__ == "SafetensorError":
             raise RunError(
                 f"cannot write to {self.folder}: {error}; solve this and run the same again to resume: "
                 f"what is stored already stays"
