@@ -110,7 +110,7 @@ def test_every_image_is_trained_on_or_held_out(count, share, seed):
 # --- steps ----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(steps=st.integers(1, 60), warmup=st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.3, 0.5, 0.9]))
 def test_the_rate_goes_up_and_down_once(steps, warmup):
     optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(1))])
@@ -240,9 +240,10 @@ def test_the_held_out_loss_is_a_mean_over_images_and_masks():
 
 
 def test_it_learns(tmp_path):
-    recipe = quick(epochs=6, rate=0.1, cutout="greedy", masks=(2, 3), average=0)
+    recipe = quick(epochs=6, rate=0.1, cutout="none", average=0)
     found = finetune(classifier(dropout=0), colors(60), tmp_path / "run", recipe)
-    assert found.epochs[-1]["held_out_loss"] < 0.6 * found.epochs[0]["held_out_loss"]
+    assert found.epochs[-1]["held_out_loss"] < 0.5 * found.epochs[0]["held_out_loss"]
+    assert found.epochs[-1]["held_out_ap"] > 0.9
 
 
 def test_statistics_that_are_kept_and_smaller_images_and_mixed_precision(tmp_path):
