@@ -63,14 +63,13 @@ def main() -> None:
     keep_freed_memory()
     classifier = untrained().to(memory_format=torch.channels_last)
     plain = 0.0
+    print(row("recipe", "passes per image", "share of the time", "time of a step, plain = 1"))
+    print(row(*["---"] * 4))
     for name, recipe in RECIPES.items():
         views, hiding, learning = measured(classifier, recipe, images)
         plain = plain or hiding + learning
-        row(
-            name,
-            f"{views} passes per image, {hiding / (hiding + learning):.0%} of the time; a step takes "
-            f"{(hiding + learning) / plain:.1f} times as long as a plain one",
-        )
+        whole = hiding + learning
+        print(row(name, str(views), f"{hiding / whole:.0%}", f"{whole / plain:.1f}"), flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def test_a_dry_run_tells_what_it_costs_and_writes_nothing(tmp_path):
 
 
 def test_a_dry_run_says_what_cannot_work(tmp_path):
-    result = invoke("finetune", "digits:9", tmp_path / "run", "--dry-run", *QUICK)
+    result = invoke("finetune", "digits:12", tmp_path / "run", "--dry-run", *QUICK)
     assert result.exit_code == 1
     assert "no image to train on has the label" in str(result.exception)
     result = invoke("finetune", "digits:9", tmp_path / "run", "--masks", "six")

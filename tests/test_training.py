@@ -348,6 +348,20 @@ EVERY = np.ones((20, 3), int)
             "the model gives 4 scores, but the data have 3 classes: give it a new head",
         ),
         (
+            classifier().half(),
+            colors(),
+            {},
+            ValueError,
+            r"needs weights in float32, but they are float16: call classifier.float\(\)",
+        ),
+        (
+            classifier().requires_grad_(False),
+            colors(),
+            {},
+            ValueError,
+            "all weights are frozen .* there is nothing to learn",
+        ),
+        (
             Classifier(network(), image_size=20),
             colors(),
             {},

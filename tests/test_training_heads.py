@@ -63,7 +63,7 @@ MODELS = {
     "mobilenet": vision("mobilenet_v3_small"),  # classifier, a sequence
     "squeezenet": vision("squeezenet1_1"),  # a convolution, with a pool behind it
     "swin": lambda: from_torchvision(  # head
-        torchvision.models.SwinTransformer([4, 4], 8, [1], [2], [4, 4], num_classes=3)
+        torchvision.models.SwinTransformer([4, 4], 8, [2], [2], [4, 4], num_classes=3)
     ),
     "vision transformer": lambda: from_torchvision(  # heads, a sequence
         torchvision.models.VisionTransformer(32, 8, 1, 2, 16, 16, num_classes=3)

@@ -89,6 +89,18 @@ def check_classifier(classifier: Classifier, dataset: ImageSet, recipe: Recipe) 
         raise TypeError("only a torch module with weights can be fine-tuned")
     if classifier.runtime != "torch" or classifier.precision != "float32":
         raise ValueError("fine-tuning needs the classifier in torch and float32")
+    kinds = sorted(
+        {str(weights.dtype).removeprefix("torch.") for weights in classifier.parameters()}
+    )
+    if kinds != ["float32"]:
+        raise ValueError(
+            f"fine-tuning needs weights in float32, but they are {' and '.join(kinds)}: call "
+            f'classifier.float(). Mixed precision is precision="bfloat16"'
+        )
+    if not any(weights.requires_grad for weights in classifier.parameters()):
+        raise ValueError(
+            "all weights are frozen (requires_grad is False): there is nothing to learn"
+        )
     if classifier.image_size not in (None, tuple(dataset.image_size)):
         raise ValueError(
             f"the classifier wants images of {classifier.image_size}, but the data set gives "
