@@ -26,6 +26,7 @@ from patchdemux.cli.options import (
     progress_console,
 )
 from patchdemux.models.loading import load_model, read_state
+from patchdemux.runtimes import RUNTIMES
 from patchdemux.training import finetune as run_finetuning
 from patchdemux.training import with_classes
 from patchdemux.training.finetune import SAVE_EVERY, Progress
@@ -42,7 +43,8 @@ class RecipeOptions:
         Cutout,
         typer.Option(
             help="What is hidden while it learns: the worst two masks (greedy), two squares at random "
-            "places (random), or nothing (none: plain training)."
+            "places (random), several random pairs of masks, of which the worst counts for each label "
+            "(views), or nothing (none: plain training)."
         ),
     ] = "greedy"
     masks: Annotated[
@@ -58,6 +60,16 @@ class RecipeOptions:
             help="Of greedy: in each step, or once for every image beforehand, in a file."
         ),
     ] = "each"
+    search_runtime: Annotated[
+        str,
+        typer.Option(help=f"Of a search once: what runs the model, {', '.join(RUNTIMES)}."),
+    ] = "torch"
+    search_precision: Annotated[
+        str, typer.Option(help="Of a search once: float32, bfloat16 or float16.")
+    ] = "float32"
+    views: Annotated[
+        int, typer.Option(help="Of views: how many of each image, the whole image included.")
+    ] = 4
     patch: Annotated[
         float, typer.Option(help="Share of the image that the masks are made for, 0.02 is 2%.")
     ] = 0.02

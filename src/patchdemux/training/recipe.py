@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from patchdemux.masks import MaskSet
 from patchdemux.threat import PatchThreat, Size
 
-Cutout = Literal["none", "random", "greedy"]
+Cutout = Literal["none", "random", "greedy", "views"]
 Augment = Literal["none", "flip", "crop"]
 Optimizer = Literal["adam", "adamw"]
 Precision = Literal["float32", "bfloat16"]
@@ -23,11 +23,15 @@ class Recipe:
     Args:
         cutout: what is hidden from the model while it learns. "random": two squares at random places.
             "greedy": of the masks that certification uses, the one that raises the loss most, and then
-            the one that raises it most together with the first. "none": nothing, plain training.
-        masks: of "greedy", rows and columns of masks: (6,) for 6 x 6. Several are searched from coarse
+            the one that raises it most together with the first. "views": every image is seen whole and
+            behind several random pairs of those masks, and each label learns from its worst view, as
+            certification judges it. "none": nothing, plain training.
+        masks: rows and columns of masks: (6,) for 6 x 6. Of "greedy", several are searched from coarse
             to fine: (3, 6) takes the worst of the 3 x 3 masks and then looks at the 6 x 6 masks in it.
         search: of "greedy", when. "each": in every step, with the weights as they are by then. "once":
             for every image beforehand, with the weights that training begins with, into a file.
+        search_runtime, search_precision: of a search beforehand, what runs the model.
+        views: of "views", how many there are of each image, the whole image included.
         patch: share of the image that the masks are made for.
         largest: of "random", the most that one square takes of the image.
         share: of the images that get a cutout.
@@ -55,6 +59,9 @@ class Recipe:
     cutout: Cutout = "greedy"
     masks: tuple[int, ...] = (6,)
     search: Search = "each"
+    search_runtime: str = "torch"
+    search_precision: str = "float32"
+    views: int = 4
     patch: float = 0.02
     largest: float = 0.25
     share: float = 1.0
@@ -89,7 +96,7 @@ class Recipe:
                 raise ValueError(
                     f"{name} must be one of {get_args(options)}, but got {getattr(self, name)!r}"
                 )
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "views"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, but got {getattr(self, name)}")
         if self.size is not None and self.size < 1:
@@ -118,6 +125,14 @@ class Recipe:
             )
         if sorted(set(self.masks)) != list(self.masks):
             raise ValueError(f"masks must go from coarse to fine, as (3, 6), but got {self.masks}")
+        if self.search == "each" and (self.search_runtime, self.search_precision) != (
+            "torch",
+            "float32",
+        ):
+            raise ValueError(
+                'search="each" asks the model as it learns, in torch and float32; other runtimes and '
+                'precisions need search="once"'
+            )
         if self.search == "once" and self.augment == "crop":
             raise ValueError(
                 'search="once" finds masks for whole images, and augment="crop" shows parts of them; '

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -61,8 +62,10 @@ class Learner:
         averaged: Classifier = self.average.module
         return averaged
 
-    def learn(self, images: Tensor, targets: Tensor) -> tuple[float, float]:
+    def learn(self, views: Tensor, targets: Tensor) -> tuple[float, float]:
         """One step on this process's images; the loss over those of all processes, and the rate.
+
+        There may be several views of every image; each label then learns from its worst.
 
         Raises:
             RunError: the loss or its gradient is no number any more. The step is not taken.
@@ -75,10 +78,10 @@ class Learner:
                 if isinstance(module, _BatchNorm):
                     module.eval()
         half = self.recipe.precision == "bfloat16"
-        mixed = torch.autocast(images.device.type, torch.bfloat16) if half else nullcontext()
+        mixed = torch.autocast(views.device.type, torch.bfloat16) if half else nullcontext()
         with mixed:
-            logits = self.wrapped(images)
-        loss = self.losses(logits.float(), targets).mean()
+            logits = self.wrapped(views)
+        loss = self.losses(worst_logits(logits.float(), targets), targets).mean()
         self.optimizer.zero_grad()
         self.processes.backward(loss)
         everywhere = self.processes.mean(loss)
@@ -133,6 +136,17 @@ def one_cycle(
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer, recipe.rate, total_steps=steps, pct_start=warmup
     )
+
+
+def worst_logits(
+    logits: Float[Tensor, "view class"], targets: Float[Tensor, "image class"]
+) -> Float[Tensor, "image class"]:
+    """Over an image's views, the lowest score of a present label and the highest of an absent one.
+
+    The extremes over all views are what a certificate compares with the threshold.
+    """
+    each = logits.reshape(-1, *targets.shape)
+    return torch.where(targets > 0, each.amin(dim=0), each.amax(dim=0))
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
