@@ -280,7 +280,7 @@ def test_planned_steps_and_passes():
     [
         (
             {"cutout": "hide"},
-            r"cutout must be one of \('none', 'random', 'greedy'\), but got 'hide'",
+            r"cutout must be one of \('none', 'random', 'greedy', 'views'\), but got 'hide'",
         ),
         ({"search": "twice"}, "search must be one of"),
         ({"augment": "paint"}, "augment must be one of"),
