@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench train-demo clean
+.PHONY: demo test test-slow check bench bench-% train-demo clean
 
 demo: .venv/ready
 	$(BIN)/patchdemux demo
@@ -20,6 +20,10 @@ check: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks
+
+# One benchmark: make bench-speed ARGS="--data photos.zip"
+bench-%: .venv/ready
+	$(BIN)/python -m benchmarks.$* $(ARGS)
 
 train-demo: .venv/ready
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python scripts/train_demo.py

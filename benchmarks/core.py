@@ -16,6 +16,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from benchmarks.machine import machine
 from patchdemux import (
     Classifier,
     DoubleMasking,
@@ -152,6 +153,7 @@ def row(*cells: str) -> str:
 
 
 def main() -> None:
+    print(machine("Medians"))
     print(row("what", "patchdemux", "compared with", "ratio"))
     print(row(*["---"] * 4))
     print(forward_passes())

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.core import row
-from benchmarks.model import CLASSES, photos, plain_model
+from benchmarks.machine import machine
+from benchmarks.model import CLASSES, photos, plain_model, told
 from patchdemux import Classifier, DoubleMasking, PatchDemux, PatchThreat
 
 SIZE = 224
@@ -73,7 +74,8 @@ def main() -> None:
     model = plain_model(options.weights)
     defended(model).bounds(image[None])  # warms up
 
-    print(f"EfficientNet-Lite0; certification of one image, batches of {BATCH}.\n")
+    print(machine("EfficientNet-Lite0", told(options.weights, options.data)))
+    print(f"Certification of one image, batches of {BATCH}, medians.\n")
     print(row("", "passes", "s per image", "ms per pass"))
     print(row(*["---"] * 4))
 

@@ -1,8 +1,10 @@
 """Forward passes per image that double masking takes to decide all classes at a threshold.
 
 Compared on tables of all scores: the published procedure, the package's schedule, and an order that
-knows all scores beforehand. `python -m benchmarks.passes` takes the digit scenes; `--scores FILE.npz`
-adds other models: each file holds `scores` (image, view, class), views as in `MaskSet.unions()`.
+knows all scores beforehand. `python -m benchmarks.passes` takes digit scenes, and with
+`--data PHOTOS [--weights FILE]` photos, too, as EfficientNet-Lite0 with 80 classes sees them; without
+weights, those that ship with the package. `--scores FILE.npz` adds other models: each file holds
+`scores` (image, view, class), views as in `MaskSet.unions()`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float
 
-from benchmarks.core import row
+from benchmarks.core import MASKS, row
+from benchmarks.machine import machine
+from benchmarks.model import photos, plain_model, told
 from patchdemux import Classifier, Engine, MaskSet, PatchThreat
 from patchdemux.certify import exceeds
 from patchdemux.data.digits import IMAGE_SIZE, digit_scenes
@@ -24,6 +28,7 @@ from patchdemux.defenses.double_masking import median
 from patchdemux.defenses.schedule import Schedule
 from patchdemux.inputs import logit
 from patchdemux.models.digit_net import digit_net
+from patchdemux.runtimes import make_runtime
 
 THRESHOLDS = (0.2, 0.5, 0.8)
 BATCH = 32
@@ -172,11 +177,24 @@ def digit_table(scenes: int) -> Table:
     return symmetric(engine.masked_scores(images, masks.dense(), masks.unions()))
 
 
+def photo_table(weights: Path | None, data: Path, count: int, runtime: str) -> Table:
+    """All scores of photos spread over a data set: 6 x 6 masks against patches of 2%."""
+    classifier = make_runtime(Classifier(plain_model(weights)), runtime)
+    images = photos(count, MASKS.image_size[0], data)
+    engine = Engine(classifier, batch_size=BATCH)
+    return symmetric(engine.masked_scores(images, MASKS.dense(), MASKS.unions()))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenes", type=int, default=200, help="digit scenes")
     parser.add_argument("--scores", type=Path, nargs="*", default=[], help="tables of other models")
+    parser.add_argument("--weights", type=Path, help="of EfficientNet-Lite0 with 80 classes")
+    parser.add_argument("--data", type=Path, help="zip or folder of photos")
+    parser.add_argument("--images", type=int, default=100, help="photos")
+    parser.add_argument("--runtime", default="torch", help="what runs the model on photos")
     options = parser.parse_args()
+    print(machine("Counts, the same on any machine"))
     print("Passes per image: mean, median, 95th percentile; images decided in batches or alone.\n")
     print(
         row(
@@ -194,6 +212,11 @@ def main() -> None:
     print(row(*["---"] * 9))
     for line in report("digit scenes", digit_table(options.scenes)):
         print(line, flush=True)
+    if options.data is not None:
+        table = photo_table(options.weights, options.data, options.images, options.runtime)
+        what = f"{len(table)} photos, {told(options.weights, options.data)}"
+        for line in report(what, table):
+            print(line, flush=True)
     for path in options.scores:
         with np.load(path) as file:
             table = symmetric(file["scores"])

@@ -6,18 +6,19 @@ from machine to machine; ratios of one run are what counts.
 
 from __future__ import annotations
 
-import os
-import platform
+import argparse
 import statistics
 import time
+from pathlib import Path
 
-import timm
 import torch
 
 from benchmarks.core import IMAGE, MASKS, row
+from benchmarks.machine import machine
+from benchmarks.model import photos, plain_model, told
 from patchdemux import Classifier, Engine, PatchDemux
 from patchdemux.margin import measure_margin
-from patchdemux.runtimes import RUNTIMES, available, make_runtime
+from patchdemux.runtimes import available, make_runtime
 
 BATCH_SIZES = (8, 16, 32, 64)
 VIEWS = 128
@@ -33,10 +34,12 @@ def milliseconds(classifier: Classifier, image: torch.Tensor, batch_size: int) -
 
 
 def main() -> None:
-    torch.manual_seed(0)
-    model = timm.create_model("efficientnet_lite0", pretrained=False, num_classes=80)
-    plain = Classifier(model, image_size=IMAGE, mean=[0.485, 0.456, 0.406], std=[0.23, 0.23, 0.23])
-    image = torch.rand(1, 3, IMAGE, IMAGE)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--weights", type=Path, help="of EfficientNet-Lite0; else the shipped ones")
+    parser.add_argument("--data", type=Path, help="zip or folder of photos; else random images")
+    options = parser.parse_args()
+    plain = Classifier(plain_model(options.weights), image_size=IMAGE)
+    image = photos(1, IMAGE, options.data)
     made = {pair: make_runtime(plain, *pair) for pair in available(plain)}
     times: dict[tuple[str, str], dict[int, list[float]]] = {
         pair: {size: [] for size in BATCH_SIZES} for pair in made
@@ -48,15 +51,8 @@ def main() -> None:
                 if number:  # the first round exports, compiles and warms up
                     times[pair][size].append(took)
     scores = Engine(plain, batch_size=32).masked_scores(image, MASKS.dense(), MASKS.unions()[:32])
-    versions = ", ".join(
-        dict.fromkeys(f"{name} {RUNTIMES[name].version.split('-')[0]}" for name, _ in made)
-    )
-    print(
-        f"EfficientNet-Lite0, {IMAGE} x {IMAGE}, 80 classes, random weights; scores reach "
-        f"{abs(scores).max():.3g} and vary by {scores.std():.3g}. {os.cpu_count()} cores "
-        f"({platform.machine()}), {torch.get_num_threads()} threads, load "
-        f"{os.getloadavg()[0]:.1f}; {versions}.\n"
-    )
+    print(machine(f"EfficientNet-Lite0 at {IMAGE} x {IMAGE}", told(options.weights, options.data)))
+    print(f"Scores reach {abs(scores).max():.3g} and vary by {scores.std():.3g}.\n")
     print(row("runtime", "precision", "batch", "ms per view", "ratio", "margin", "from torch"))
     print(row(*["---"] * 7))
     baseline = min(statistics.median(taken) for taken in times["torch", "float32"].values())
