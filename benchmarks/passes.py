@@ -177,9 +177,11 @@ def digit_table(scenes: int) -> Table:
     return symmetric(engine.masked_scores(images, masks.dense(), masks.unions()))
 
 
-def photo_table(weights: Path | None, data: Path, count: int, runtime: str) -> Table:
+def photo_table(
+    weights: Path | None, data: Path, count: int, runtime: str, precision: str
+) -> Table:
     """All scores of photos spread over a data set: 6 x 6 masks against patches of 2%."""
-    classifier = make_runtime(Classifier(plain_model(weights)), runtime)
+    classifier = make_runtime(Classifier(plain_model(weights)), runtime, precision)
     images = photos(count, MASKS.image_size[0], data)
     engine = Engine(classifier, batch_size=BATCH)
     return symmetric(engine.masked_scores(images, MASKS.dense(), MASKS.unions()))
@@ -193,6 +195,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="zip or folder of photos")
     parser.add_argument("--images", type=int, default=100, help="photos")
     parser.add_argument("--runtime", default="torch", help="what runs the model on photos")
+    parser.add_argument("--precision", default="float32", help="in which numbers")
     options = parser.parse_args()
     print(machine("Counts, the same on any machine"))
     print("Passes per image: mean, median, 95th percentile; images decided in batches or alone.\n")
@@ -213,7 +216,8 @@ def main() -> None:
     for line in report("digit scenes", digit_table(options.scenes)):
         print(line, flush=True)
     if options.data is not None:
-        table = photo_table(options.weights, options.data, options.images, options.runtime)
+        runtime, precision = options.runtime, options.precision
+        table = photo_table(options.weights, options.data, options.images, runtime, precision)
         what = f"{len(table)} photos, {told(options.weights, options.data)}"
         for line in report(what, table):
             print(line, flush=True)

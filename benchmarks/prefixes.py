@@ -210,7 +210,7 @@ class Certification:
         deepest = self.deepest(levels)
         spared = sum(shares[level] for level in deepest.tolist() if level >= 0)
         begun = len(self.visible) * max(shares[level] for level in levels)
-        return len(self.jobs) / (len(self.jobs) - spared + begun)
+        return float(len(self.jobs) / (len(self.jobs) - spared + begun))
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

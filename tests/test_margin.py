@@ -10,10 +10,11 @@ import zarr
 from torch import nn
 from typer.testing import CliRunner
 
-from patchdemux import Classifier, DoubleMasking, PatchDemux, PatchThreat, ScoreBounds
+from patchdemux import Classifier, DoubleMasking, PatchDemux, PatchThreat, ScoreBounds, certify
 from patchdemux.cli import app
 from patchdemux.data.base import ImageSet
-from patchdemux.margin import Margin, measure_margin, views_of
+from patchdemux.inputs import logit
+from patchdemux.margin import SAFETY, Margin, measure_margin, views_of
 from patchdemux.runs import Run, RunError, evaluate
 from tiny import TinyNet, tiny_images
 
@@ -57,12 +58,14 @@ def defended(add=lambda images: 0.0, seed=0, defense=None, **options):
 
 def test_the_margin_of_an_exact_model_is_0():
     margin = measure_margin(defended(), tiny_images(2, SIZE, 0))
-    assert margin.value == 0.0
+    assert margin.value == margin.largest == 0.0
     assert margin.batch_sizes == (1, 5, 8, 16)
     assert (margin.images, margin.views) == (2, 24)
     assert (margin.runtime, margin.precision) == ("torch", "float32")
-    text = "(24 masked views of 2 images, in batches of 1, 5, 8, 16)"
-    assert str(margin) == f"0 in the scores of torch in float32 {text}"
+    assert str(margin) == (
+        "0 in the scores of torch in float32: 4 times the largest difference seen, 0 "
+        "(24 masked views of 2 images, in batches of 1, 5, 8, 16)"
+    )
 
 
 def places(images):
@@ -89,13 +92,15 @@ class Repeats:
     ],
 )
 def test_the_margin_is_exactly_the_planted_difference(add, planted):
-    assert measure_margin(defended(add), tiny_images(3, SIZE, 0)).value == planted
+    margin = measure_margin(defended(add), tiny_images(3, SIZE, 0))
+    assert margin.largest == planted
+    assert margin.value == SAFETY * planted
 
 
 def test_places_and_repeats_are_tried_at_one_batch_size_too():
     images = tiny_images(3, SIZE, 0)
-    assert measure_margin(defended(places), images, batch_sizes=[6]).value == 0.25
-    assert measure_margin(defended(Repeats()), images, batch_sizes=[200]).value == 0.25
+    assert measure_margin(defended(places), images, batch_sizes=[6]).largest == 0.25
+    assert measure_margin(defended(Repeats()), images, batch_sizes=[200]).largest == 0.25
 
 
 def test_what_is_measured_are_views_of_the_defense_and_full_batches():
@@ -149,6 +154,40 @@ def test_a_margin_must_be_a_number_that_widens(margin):
         bounds.widened(margin)
 
 
+# --- certifying ---------------------------------------------------------------------------------
+
+
+def test_certification_moves_the_bounds_by_the_measured_margin_unless_told_otherwise():
+    demux, images, targets = defended(by_batch), Dots().pixels, Dots().targets
+    bounds = defended(by_batch).bounds(images)
+    edge = np.unique(bounds.lower[targets[:, None].repeat(bounds.lower.shape[1], 1)]).tolist()
+    changed = 0
+    for lowest in edge:
+        at = 1 / (
+            1 + np.exp(-(lowest - 0.25))
+        )  # a threshold that the margin reaches and 0 does not
+        for margin, moved in (("measured", 0.5), (0, 0.0), (0.25, 0.25)):
+            proof = demux.certify(images, targets, at, margin=margin)
+            literal = certify(bounds.widened(moved), targets, logit(at))
+            np.testing.assert_array_equal(proof.tp, literal.tp)
+            np.testing.assert_array_equal(proof.fp, literal.fp)
+        default = demux.certify(images, targets, at).tp.sum()
+        assert default <= demux.certify(images, targets, at, margin=0).tp.sum()
+        changed += default < demux.certify(images, targets, at, margin=0).tp.sum()
+    assert changed
+
+
+def test_the_margin_is_measured_once():
+    demux, dots = defended(by_batch), Dots()
+    demux.certify(dots.pixels, dots.targets, margin=0)
+    assert demux.margin is None
+    demux.certify(dots.pixels, dots.targets)
+    assert demux.margin == measure_margin(defended(by_batch), dots.pixels)
+    demux.classifier.model.sizes.clear()
+    demux.certify(dots.pixels, dots.targets)
+    assert 5 not in demux.classifier.model.sizes
+
+
 # --- runs ---------------------------------------------------------------------------------------
 
 
@@ -158,13 +197,13 @@ def by_batch(images):
 
 def test_a_run_stores_its_margin_and_takes_it_off_its_bounds(tmp_path):
     run = evaluate(defended(by_batch), Dots(), tmp_path / "run", images_per_chunk=2)
-    assert run.margin == 0.125
+    assert run.margin == 0.5
     stored = Margin(**run.attributes["margin"])
-    assert (stored.images, stored.views) == (2, 24)
+    assert (stored.largest, stored.images, stored.views) == (0.125, 2, 24)
     assert tuple(stored.batch_sizes) == (1, 5, 8, 16)
     as_computed = run.bounds(margin=0)
     np.testing.assert_array_equal(as_computed.lower, defended().bounds(Dots().pixels).lower)
-    np.testing.assert_array_equal(run.bounds().lower, as_computed.widened(0.125).lower)
+    np.testing.assert_array_equal(run.bounds().lower, as_computed.widened(0.5).lower)
     np.testing.assert_array_equal(run.bounds(1.0).upper, as_computed.widened(1.0).upper)
 
 
@@ -176,7 +215,7 @@ def test_a_resumed_run_keeps_its_margin(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evaluate(defended(by_batch), Dots(), tmp_path / "run", images_per_chunk=2, progress=stop)
     demux = defended()
-    assert evaluate(demux, Dots(), tmp_path / "run").margin == 0.125
+    assert evaluate(demux, Dots(), tmp_path / "run").margin == 0.5
     assert 5 not in demux.classifier.model.sizes
 
 
@@ -193,7 +232,7 @@ def test_the_command_measures_it_too():
     arguments = ["margin", "digits:2", "--masks", "2"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "in the scores of torch in float32 (" in result.stdout
+    assert "in the scores of torch in float32: 4 times the largest difference" in result.stdout
     result = CliRunner().invoke(app, [*arguments, "--json"])
     answer = json.loads(result.stdout)
     assert 0 <= answer["value"] < 1e-4
@@ -219,6 +258,7 @@ def test_the_classifier_of_a_run_is_what_the_run_certified(run):
         assert demux.image_size == SIZE
         assert demux.engine.batch.fixed == 7
         assert demux.classifier.class_names == run.class_names
+    assert demux.margin == Margin(**{**run.attributes["margin"], "batch_sizes": (1, 5, 7, 16)})
     bounds = demux.bounds(Dots().pixels)
     for name in ("clean", "defended", "lower", "upper"):
         np.testing.assert_array_equal(getattr(bounds, name), getattr(run.bounds(0), name))
@@ -260,6 +300,8 @@ def test_a_run_records_its_runtime_and_gets_it_back(tmp_path, cache):
         PatchDemux.from_run(run, Layers(), runtime="torch")
     other = PatchDemux.from_run(run, Layers(), runtime="torch", allow_mismatch=True)
     assert other.classifier.runtime == "torch"
+    assert again.margin is not None
+    assert other.margin is None  # another runtime has another one
     with pytest.raises(RunError, match="holds a run of something else: runtime was openvino"):
         evaluate(PatchDemux(Layers(), THREAT, DoubleMasking(2)), Dots(2), tmp_path / "run")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from patchdemux.classifier import Classifier
 from patchdemux.defenses import Decision, Defense, DoubleMasking
 from patchdemux.engine import Engine, Progress, check_images
 from patchdemux.inputs import logit
+from patchdemux.margin import Margin, measure_margin
 from patchdemux.runtimes import make_runtime
 from patchdemux.threat import PatchThreat, Size, as_size
 
@@ -40,7 +41,13 @@ class PatchDemux(nn.Module):
         runtime: what runs the model: "torch", "compile", "onnx" or "openvino"; None: as the classifier
             is, which is torch unless `make_runtime` made it.
         precision: "float32", "bfloat16" or "float16", where the machine and the runtime have it.
+
+    Attributes:
+        margin: what `certify` moves bounds by; measured when it is first needed, unless `from_run`
+            took it from a run. Set it to None after the model has changed.
     """
+
+    margin: Margin | None = None
 
     def __init__(
         self,
@@ -144,11 +151,30 @@ class PatchDemux(nn.Module):
         return self.defense.decide(self.engine, images, self.threat, at, max_views)
 
     def certify(
-        self, images: Tensor, targets: Any, threshold: float = 0.5, method: Method = "class"
+        self,
+        images: Tensor,
+        targets: Any,
+        threshold: float = 0.5,
+        method: Method = "class",
+        *,
+        margin: float | Literal["measured"] = "measured",
     ) -> Certificate:
-        """What is guaranteed of the predictions for these images, whatever a patch shows."""
+        """What is guaranteed of the predictions for these images, whatever a patch shows.
+
+        Args:
+            images: (image, channel, height, width) in [0, 1].
+            targets: their labels (image, class), 0 or 1.
+            threshold: a probability.
+            method: which attackers are bounded; see `patchdemux.certify`.
+            margin: every bound is moved outward by so much, for what batches change in a score;
+                "measured" measures it on the first images that are certified, and 0 goes without.
+        """
         at = logit(threshold)
-        return certify(self.bounds(images), targets, at, method)
+        bounds = self.bounds(images)
+        if margin == "measured":
+            self.margin = self.margin or measure_margin(self, images)
+            margin = self.margin.value
+        return certify(bounds.widened(margin), targets, at, method)
 
     def _checked(self, images: Tensor) -> Tensor:
         """The images, of the size that is defended."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from patchdemux import __version__
+from patchdemux.margin import SAFETY
 from patchdemux.masks import MaskSet
 from patchdemux.report.results import Margin, margin_note
 from patchdemux.runs import Run
@@ -51,7 +52,7 @@ def about_margin(run: Run, margin: Margin) -> str:
     if margin == "measured":
         seen = run.attributes["margin"]
         return (
-            f"{said} It is the largest difference that other batches made in a score of "
+            f"{said} It is {SAFETY} times the largest difference that other batches made in a score of "
             f"{seen['views']} masked views of {seen['images']} images: a measurement, not a proof."
         )
     return said

@@ -16,6 +16,7 @@ from patchdemux.classifier import Classifier
 from patchdemux.defenses import Defense
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Progress
+from patchdemux.margin import Margin
 from patchdemux.runs.errors import RunError
 from patchdemux.runs.fingerprint import classifier_fields, differences
 from patchdemux.runs.run import Run
@@ -64,11 +65,15 @@ def rebuild(
     now = json.loads(json.dumps(classifier_fields(demux.classifier)))
     if changed := _changed(run, now, OF_THE_MODEL):
         raise RunError(f"the run at {run.path} certified another model: {changed}")
-    if not allow_mismatch and (changed := _changed(run, now, OF_THE_MACHINE)):
+    changed = _changed(run, now, OF_THE_MACHINE)
+    if changed and not allow_mismatch:
         raise RunError(
             f"the run at {run.path} certified another function: {changed}. Its certificates do not "
             f"hold for this one to the last bit; allow_mismatch=True uses it all the same"
         )
+    if not changed and stored.get("margin") is not None:
+        measured = stored["margin"]
+        demux.margin = Margin(**{**measured, "batch_sizes": tuple(measured["batch_sizes"])})
     return demux
 
 

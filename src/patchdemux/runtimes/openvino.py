@@ -73,20 +73,23 @@ class OpenVINOSession:
 
     def __init__(self, streams: Any) -> None:
         self._streams = streams
-
-    def __call__(self, images: Tensor) -> Tensor:
-        views = images.cpu().contiguous().numpy()
-        pieces = [views[at : at + self.PIECE] for at in range(0, len(views), self.PIECE)]
-        answers: dict[int, Tensor] = {}
+        self._answers: dict[int, Tensor] = {}
+        answers = self._answers
 
         def keep(request: Any, place: int) -> None:
             answers[place] = torch.from_numpy(request.get_output_tensor(0).data.copy())
 
-        self._streams.set_callback(keep)
+        # Once: with a new function for every batch, OpenVINO keeps the images of all of them.
+        streams.set_callback(keep)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        views = images.cpu().contiguous().numpy()
+        pieces = [views[at : at + self.PIECE] for at in range(0, len(views), self.PIECE)]
+        self._answers.clear()
         for place, piece in enumerate(pieces):
             self._streams.start_async([piece], place, share_inputs=True)
         self._streams.wait_all()
-        return torch.cat([answers[place] for place in range(len(pieces))]).float()
+        return torch.cat([self._answers[place] for place in range(len(pieces))]).float()
 
 
 def _openvino() -> Any:
