@@ -24,7 +24,6 @@ def machine(*about: str) -> str:
     here = [
         f"{os.cpu_count()} cores ({processor()}, {torch.backends.cpu.get_cpu_capability()})",
         f"{torch.get_num_threads()} threads",
-        f"load {os.getloadavg()[0]:.1f}",
         f"Python {platform.python_version()}",
     ]
     return ", ".join([*about, *here, *versions]) + ".\n"

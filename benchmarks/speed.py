@@ -40,7 +40,8 @@ WORKS = ("certify", "infer", "storage")
 
 def published(work: str, options: argparse.Namespace, *more: str) -> dict[str, Any]:
     """Of the published procedure: seconds of each image or repeat, passes, labels."""
-    command = [sys.executable, "-m", "benchmarks.published", work, "--repeats", str(REPEATS), *more]
+    command = [sys.executable, "-m", "benchmarks.published", work, *more]
+    command += ["--repeats", str(options.published_repeats)]
     command += ["--images", str(1 if work == "certify" else options.images)]
     command += ["--weights", str(options.weights)] if options.weights else []
     command += ["--data", str(options.data)] if options.data else []
@@ -78,12 +79,14 @@ def infer_seconds(
     return times, statistics.mean(passes), wrong
 
 
-def compare(work: str, options: argparse.Namespace, images: Tensor, runtimes: Any) -> None:
+def compare(
+    work: str, options: argparse.Namespace, images: Tensor, runtimes: dict[str, Classifier]
+) -> None:
     """Lines of the table for one work; certification tells the median, inference the mean of images."""
     plain, tuned = published(work, options), published(work, options, "--tuned")
     passes = statistics.mean(plain["passes"])
     middle = statistics.median if work == "certify" else statistics.mean
-    for name, classifier in runtimes:
+    for name, classifier in runtimes.items():
         demux = PatchDemux(classifier, PatchThreat.from_area(0.02, SIZE))
         if work == "certify":
             what, ours, views = "certification", certify_seconds(demux, images), 667.0
@@ -146,20 +149,21 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="of EfficientNet-Lite0; else the shipped ones")
     parser.add_argument("--data", type=Path, help="zip or folder of photos; else random images")
     parser.add_argument("--images", type=int, default=4, help="photos for inference")
+    parser.add_argument("--published-repeats", type=int, default=REPEATS, help="to certify")
     parser.add_argument("--work", choices=WORKS, nargs="*", default=WORKS)
     options = parser.parse_args()
     images = photos(options.images, SIZE, options.data)
     classifier = Classifier(plain_model(options.weights), image_size=SIZE)
     print(machine("EfficientNet-Lite0", told(options.weights, options.data)))
     if timed := [work for work in WORKS[:2] if work in options.work]:
-        choice = fastest(classifier, images[0], precision=None)
-        print(f"The fastest is {choice}.\n")
-        best = f"{choice.runtime} {choice.precision}"
+        choices = [fastest(classifier, images[0], precision=name) for name in ("float32", None)]
+        print(f"The fastest is {choices[-1]}.\n")
+        runtimes = {"torch float32": classifier}
+        runtimes |= {f"{c.runtime} {c.precision}": c.classifier for c in choices}
         head = ["published", "allocator tuned", "patchdemux", "ratio", "to tuned", "other labels"]
         print(row("work, per image", "passes", *head))
         print(row(*["---"] * 8))
         for work in timed:
-            runtimes = [("torch float32", classifier), (best, choice.classifier)]
             compare(work, options, images, runtimes)
         print()
     if "storage" in options.work:

@@ -1,12 +1,14 @@
 """The engine: what it runs, how often, in what mode, and what it does when something goes wrong."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from patchdemux import Classifier, DoubleMasking, Engine, MaskSet, PatchDemux, PatchThreat
-from patchdemux.engine import BatchSize
+from patchdemux.engine import BatchSize, pinned
 from tiny import TinyNet, tiny_images
 
 SIZE = (6, 5)
@@ -135,6 +137,32 @@ def test_the_batch_size_grows_while_views_get_faster():
     assert search(lambda size: 1.0) == BatchSize.START
     assert search(lambda size: 1 / size if size <= 64 else 1 / 60) == 64
     assert BatchSize(5).size == 5
+
+
+def test_images_are_pinned_for_a_gpu_only(monkeypatch):
+    images = tiny_images(2, SIZE, 0)
+    assert pinned(images, torch.device("cpu")) is images
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: "pinned")
+    assert pinned(images, torch.device("cuda")) == "pinned"
+    there = images.to("meta")
+    assert pinned(there, torch.device("cuda")) is there
+
+
+def test_answers_lie_in_one_array_and_not_among_the_batches():
+    """Else every small answer breaks up the memory of a batch, and the process grows and grows."""
+    model = TinyNet(SIZE, 3, 0)
+    given, alive = [], []
+
+    class Watched(Engine):
+        def _run(self, *arguments):
+            alive.append(sum(reference() is not None for reference in given))
+            given.append(weakref.ref(scores := super()._run(*arguments)))
+            return scores
+
+    engine = Watched(Classifier(model), batch_size=2)
+    engine.masked_scores(tiny_images(3, SIZE, 1), MASKS.dense(), MASKS.unions())
+    assert len(given) > 10
+    assert max(alive) == 1
 
 
 def test_progress_counts_views():
