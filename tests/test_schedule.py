@@ -212,17 +212,22 @@ def test_guaranteed_latency(center):
         demux.decide(images, 0.5, first - 1)
 
 
-def test_views_and_model_calls_of_a_batch_of_images():
-    """A guard against regressions that no clock can give."""
+@pytest.mark.parametrize(("count", "views", "calls"), [(16, 888, 24), (1, 54, 8)])
+def test_views_and_model_calls_of_a_batch_of_images(count, views, calls):
+    """A guard against regressions that no clock can give.
+
+    The published procedure takes 405 views per image here, an order that knows all scores 52, and
+    this one 56. Where two pairs promise the same, rounding may decide: that is worth a few views.
+    """
     size = (32, 32)
     model = TinyNet(size, 10, 0)
     demux = PatchDemux(model, PatchThreat(4, 4), batch_size=64)
-    images = tiny_images(16, size, 0)
+    images = tiny_images(16, size, 0)[:count]
     decision = demux.decide(images)
     assert model.views == decision.views.sum()
-    assert 16 * 36 < model.views < 16 * 250
-    assert model.calls <= 1.25 * model.views / 64 + 25
-    assert model.largest == 64
+    assert 36 * count < model.views <= 1.02 * views
+    assert model.calls <= calls + 1
+    assert model.largest == min(36 * count, 64)
 
 
 class Whole(Defense):
