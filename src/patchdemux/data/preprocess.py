@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -74,16 +74,38 @@ class Preprocessing:
             "exif_rotation": self.exif_rotation,
         }
 
+    def layout(self, photo: tuple[int, int]) -> Layout:
+        """Where a photo of this height and width lies in the input, once it is resized."""
+        return MODES[self.mode](photo, self.image_size)
+
+    def resized(self, image: Image.Image) -> Image.Image:
+        """A decoded photo at the size of the input."""
+        from PIL import Image
+
+        layout = self.layout((image.height, image.width))
+        resample = Image.Resampling[self.filter.upper()]
+        sized = image.resize((layout.width, layout.height), resample)
+        if layout == (*self.image_size, 0, 0):
+            return sized
+        height, width = self.image_size
+        framed = Image.new("RGB", (width, height), (self.gray, self.gray, self.gray))
+        framed.paste(sized, (layout.left, layout.top))
+        return framed
+
+    @property
+    def gray(self) -> int:
+        """The fill as a byte."""
+        return round(self.fill * 255)
+
     def __call__(self, photo: bytes, name: str) -> Tensor:
         """The photo in these bytes of a JPEG, PNG, ... as float32 (3, height, width) in [0, 1].
 
         Raises:
             ImageError: if the bytes are no image, or not a whole one; it calls the photo `name`.
         """
-        gray = round(self.fill * 255)
-        image = decode(photo, name, fill=gray, exif_rotation=self.exif_rotation)
+        image = decode(photo, name, fill=self.gray, exif_rotation=self.exif_rotation)
         try:
-            sized = MODES[self.mode](image, self.image_size, self.filter, gray)
+            sized = self.resized(image)
         except ValueError as error:
             raise unreadable(name, str(error)) from error
         pixels = np.array(sized)
@@ -104,45 +126,45 @@ def read_image(path: str | Path, preprocessing: Preprocessing | Size) -> Tensor:
     return as_preprocessing(preprocessing)(read_bytes(Path(path)), str(path))
 
 
-def squash(image: Image.Image, size: tuple[int, int], filter: str, fill: int) -> Image.Image:
-    """The whole image at exactly this size, its shape ignored."""
-    from PIL import Image
+class Layout(NamedTuple):
+    """Where the resized photo lies in the input; what reaches beyond the input is cut off."""
 
-    height, width = size
-    return image.resize((width, height), Image.Resampling[filter.upper()])
+    height: int
+    width: int
+    top: int
+    left: int
 
 
-def crop(image: Image.Image, size: tuple[int, int], filter: str, fill: int) -> Image.Image:
-    """The middle of the image, resized until it just fills this size."""
-    height, width = size
-    if height * image.width >= width * image.height:  # too wide: its height must fit
-        filled = (height, max(width, height * image.width // image.height))
+def squash(photo: tuple[int, int], size: tuple[int, int]) -> Layout:
+    """The whole photo at exactly this size, its shape ignored."""
+    return Layout(*size, 0, 0)
+
+
+def crop(photo: tuple[int, int], size: tuple[int, int]) -> Layout:
+    """The middle of the photo, resized until it just fills this size."""
+    (tall, wide), (height, width) = photo, size
+    if height * wide >= width * tall:  # too wide: its height must fit
+        filled = (height, max(width, height * wide // tall))
     else:
-        filled = (max(height, width * image.height // image.width), width)
+        filled = (max(height, width * tall // wide), width)
     if filled[0] * filled[1] > 100 * height * width:
-        raise ValueError(
-            f"{image.width} x {image.height} pixels are too long and thin to be cropped"
-        )
+        raise ValueError(f"{wide} x {tall} pixels are too long and thin to be cropped")
     top, left = (round((side - wanted) / 2) for side, wanted in zip(filled, size, strict=True))
-    return squash(image, filled, filter, fill).crop((left, top, left + width, top + height))
+    return Layout(*filled, -top, -left)
 
 
-def letterbox(image: Image.Image, size: tuple[int, int], filter: str, fill: int) -> Image.Image:
-    """The whole image in its own shape, centered, with borders of the gray `fill`."""
-    from PIL import Image
-
-    height, width = size
-    if height * image.width >= width * image.height:  # too wide: its width must fit
-        fitted = (max(1, round(width * image.height / image.width)), width)
+def letterbox(photo: tuple[int, int], size: tuple[int, int]) -> Layout:
+    """The whole photo in its own shape, centered."""
+    (tall, wide), (height, width) = photo, size
+    if height * wide >= width * tall:  # too wide: its width must fit
+        fitted = (max(1, round(width * tall / wide)), width)
     else:
-        fitted = (height, max(1, round(height * image.width / image.height)))
-    framed = Image.new("RGB", (width, height), (fill, fill, fill))
+        fitted = (height, max(1, round(height * wide / tall)))
     top, left = ((wanted - side) // 2 for side, wanted in zip(fitted, size, strict=True))
-    framed.paste(squash(image, fitted, filter, fill), (left, top))
-    return framed
+    return Layout(*fitted, top, left)
 
 
-MODES: dict[str, Callable[[Image.Image, tuple[int, int], str, int], Image.Image]] = {
+MODES: dict[str, Callable[[tuple[int, int], tuple[int, int]], Layout]] = {
     "squash": squash,
     "crop": crop,
     "letterbox": letterbox,
