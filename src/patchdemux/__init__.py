@@ -6,6 +6,7 @@ from patchdemux.classifier import Classifier
 from patchdemux.defenses import Decision, Defense, DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Engine
+from patchdemux.footprint import Footprint, SourcePatch
 from patchdemux.masks import MaskSet
 from patchdemux.metrics import (
     average_precision_per_class,
@@ -25,10 +26,12 @@ __all__ = [
     "Defense",
     "DoubleMasking",
     "Engine",
+    "Footprint",
     "MaskSet",
     "PatchDemux",
     "PatchThreat",
     "ScoreBounds",
+    "SourcePatch",
     "average_precision_per_class",
     "certified",
     "certify",

@@ -1,0 +1,256 @@
+"""The footprint of a patch on a photo, against what Pillow really does with changed pixels."""
+
+import io
+import itertools
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import given, reject
+from hypothesis import strategies as st
+from PIL import Image
+
+from patchdemux import Footprint, PatchThreat, SourcePatch
+from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
+from patchdemux.footprint import SAMPLING, reached, recompressed_spans, resized_spans
+
+sides = st.integers(1, 60)
+QUALITIES = (20, 75, 95, 100)
+
+
+def contents(rng, height, width):
+    """What an attacker may paint: black, white, anything."""
+    yield np.zeros((height, width, 3), np.uint8)
+    yield np.full((height, width, 3), 255, np.uint8)
+    yield rng.integers(0, 256, (height, width, 3), np.uint8)
+
+
+def changed(rng, shape, box, view):
+    """The pixels of `view(photo)` that differ between contents of the box, of a random photo."""
+    top, left, height, width = box
+    photo = rng.integers(0, 256, (*shape, 3), np.uint8)
+    before = view(photo)
+    differ = np.zeros(before.shape[:2], bool)
+    for content in contents(rng, height, width):
+        photo[top : top + height, left : left + width] = content
+        differ |= (view(photo) != before).any(axis=2)
+    return differ
+
+
+def hull(differ):
+    """Top, left, height and width of the true pixels."""
+    if not differ.any():
+        return 0, 0, 0, 0
+    (top, bottom), (left, right) = (
+        np.flatnonzero(differ.any(axis=axis))[[0, -1]] for axis in (1, 0)
+    )
+    return int(top), int(left), int(bottom - top + 1), int(right - left + 1)
+
+
+def outside(differ, box):
+    """Whether a pixel outside the box is true."""
+    top, left, height, width = box
+    rest = differ.copy()
+    rest[top : top + height, left : left + width] = False
+    return rest.any()
+
+
+def as_jpeg(quality, sampling):
+    def view(photo):
+        buffer = io.BytesIO()
+        Image.fromarray(photo).save(buffer, "JPEG", quality=quality, subsampling=sampling)
+        return np.asarray(Image.open(buffer))
+
+    return view
+
+
+def input_of(preprocessing):
+    return lambda photo: np.asarray(preprocessing.resized(Image.fromarray(photo)))
+
+
+def some_box(data, shape):
+    height, width = (data.draw(st.integers(1, side)) for side in shape)
+    top = data.draw(st.integers(0, shape[0] - height))
+    return top, data.draw(st.integers(0, shape[1] - width)), height, width
+
+
+@given(st.sampled_from(FILTERS), st.integers(1, 300), st.integers(1, 300), st.data())
+def test_a_side_depends_on_exactly_these_pixels(filter, source, target, data):
+    """Pillow's own weights of one pixel, in floating point: nothing outside, and at most one pixel
+    of the footprint at each end without a weight."""
+    place = data.draw(st.integers(0, source - 1))
+    row = np.zeros((1, source), np.float32)
+    row[0, place] = 1
+    resized = Image.fromarray(row).resize((target, 1), Image.Resampling[filter.upper()])
+    weighty = np.flatnonzero(np.abs(np.asarray(resized)[0]) > 1e-12)
+    start, end = resized_spans(np.array([[place, place + 1]]), source, target, filter)[0]
+    if len(weighty):
+        assert start <= weighty[0] <= start + 1
+        assert end - 1 <= weighty[-1] + 1 <= end
+    else:
+        assert end - start <= (2 if filter in ("nearest", "box") else 0)
+
+
+@given(st.sampled_from(FILTERS), st.sampled_from(sorted(MODES)), st.data())
+def test_nothing_outside_the_footprint_changes(filter, mode, data):
+    shape, size = ((data.draw(sides), data.draw(sides)) for _ in "ab")
+    preprocessing = Preprocessing(size, mode, filter)
+    box = some_box(data, shape)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    try:
+        found = reached(box, shape, preprocessing)
+    except ValueError:  # too long and thin to be cropped
+        reject()
+    assert not outside(changed(rng, shape, box, input_of(preprocessing)), found)
+    threat = Footprint.of(SourcePatch(*box[2:]), [shape], preprocessing).threat
+    assert np.less_equal(found[2:], (threat.height, threat.width)).all()
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("shape", [(53, 71), (71, 53), (97, 64), (23, 31)])
+def test_the_footprint_is_tight(filter, mode, shape):
+    """Black, white and noise really change all of it, but a rim of one pixel where weights fade."""
+    preprocessing = Preprocessing((37, 41), mode, filter)
+    rng = np.random.default_rng(0)
+    height, width = shape
+    boxes = [(height // 2 - 9, width // 2 - 8, 8, 9), (height // 2 - 3, width // 2, 9, 7)]
+    if mode != "crop":  # of which borders show nothing, or only the faint end of a filter
+        boxes += [(0, 0, 9, 7), (height - 8, width - 11, 8, 11), (11, 0, 7, 9)]
+    for box in boxes:
+        found = reached(box, shape, preprocessing)
+        differ = changed(rng, shape, box, input_of(preprocessing))
+        assert not outside(differ, found)
+        seen = hull(differ)
+        for side in (0, 1):
+            start, end = found[side], found[side] + found[side + 2]
+            assert start <= seen[side] <= start + 1
+            assert end - 1 <= seen[side] + seen[side + 2] <= end
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_the_threat_holds_every_placement_and_no_more(filter, mode):
+    shape, preprocessing = (19, 29), Preprocessing((13, 11), mode, filter)
+    threat = Footprint.of(SourcePatch(5, 4), [shape], preprocessing).threat
+    rng = np.random.default_rng(1)
+    largest = np.zeros(2, int)
+    for top, left in itertools.product(range(15), range(26)):
+        differ = changed(rng, shape, (top, left, 5, 4), input_of(preprocessing))
+        largest = np.maximum(largest, hull(differ)[2:])
+    assert (largest <= (threat.height, threat.width)).all()
+    assert (largest >= (threat.height - 1, threat.width - 1)).all()
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@given(shape=st.tuples(sides, sides), data=st.data())
+def test_a_jpeg_changes_nothing_beyond_its_blocks(sampling, shape, data):
+    box = some_box(data, shape)
+    quality = data.draw(st.sampled_from(QUALITIES))
+    differ = changed(np.random.default_rng(quality), shape, box, as_jpeg(quality, sampling))
+    spans = [
+        recompressed_spans(np.array([[start, start + side]]), length, shared)[0]
+        for start, side, length, shared in zip(
+            box[:2], box[2:], shape, SAMPLING[sampling], strict=True
+        )
+    ]
+    (top, bottom), (left, right) = spans
+    assert not outside(differ, (top, left, bottom - top, right - left))
+
+
+@pytest.mark.parametrize("sampling", SAMPLING)
+@pytest.mark.parametrize("shape", [(96, 96), (83, 89)])
+def test_a_jpeg_really_reaches_that_far(sampling, shape):
+    """Fancy upsampling does change the first pixel beyond a block of chroma, and not the second."""
+    rows, columns = SAMPLING[sampling]
+    differ = np.zeros(shape, bool)
+    rng = np.random.default_rng(2)
+    for quality in QUALITIES:
+        differ |= changed(rng, shape, (40, 43, 7, 3), as_jpeg(quality, sampling))
+    top, bottom = (40, 48) if rows == 1 else (31, 49)
+    left, right = (40, 48) if columns == 1 else (31, 49)
+    assert hull(differ) == (top, left, bottom - top, right - left)
+
+
+@given(
+    st.sampled_from(FILTERS),
+    st.sampled_from(sorted(MODES)),
+    st.sampled_from(sorted(SAMPLING)),
+    st.sampled_from(QUALITIES),
+    st.data(),
+)
+def test_nothing_outside_changes_through_a_jpeg(filter, mode, sampling, quality, data):
+    shape, size = ((data.draw(st.integers(20, 80)), data.draw(st.integers(20, 80))) for _ in "ab")
+    preprocessing = Preprocessing(size, mode, filter)
+    box = some_box(data, shape)
+    found = reached(box, shape, preprocessing, sampling)
+    compressed, resized = as_jpeg(quality, sampling), input_of(preprocessing)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    assert not outside(changed(rng, shape, box, lambda photo: resized(compressed(photo))), found)
+    threat = Footprint.of(SourcePatch(*box[2:], jpeg=sampling), [shape], preprocessing).threat
+    assert np.less_equal(found[2:], (threat.height, threat.width)).all()
+
+
+def test_every_filter_and_mode_has_a_footprint():
+    for filter, mode in itertools.product(FILTERS, MODES):
+        assert Footprint.of(SourcePatch(5, 5), [(40, 50)], Preprocessing(20, mode, filter))
+
+
+def test_of_several_sizes_the_worst_counts():
+    sizes = [(480, 640), (640, 480), (480, 640), (500, 375)]
+    footprint = Footprint.of(SourcePatch(64, 64), sizes, 448)
+    alone = [Footprint.of(SourcePatch(64, 64), [size], 448).threat for size in sizes]
+    assert footprint.threat.height == max(threat.height for threat in alone) == 61
+    assert footprint.threat.width == max(threat.width for threat in alone) == 78
+    assert (footprint.sizes, footprint.tallest, footprint.widest) == (3, (480, 640), (500, 375))
+    assert str(footprint) == (
+        "a patch of 64 x 64 pixels of the photo, reaches at most 61 x 78 pixels of the input (the "
+        "worst of 3 sizes of photos: 480 x 640 and 500 x 375; squash, bilinear)"
+    )
+
+
+def test_a_share_is_of_each_photo():
+    patch = SourcePatch(share=0.02)
+    assert patch.on((480, 640)) == (79, 79)
+    assert patch.on((100, 50)) == (10, 10)
+    assert str(patch) == "patch of a square of 2% of the photo"
+
+
+def test_where_nothing_is_resized_the_footprint_is_the_patch():
+    for filter in FILTERS:
+        found = Footprint.of(SourcePatch(7, 5), [(40, 50)], Preprocessing((40, 50), filter=filter))
+        assert found.threat == PatchThreat(7, 5)
+
+
+def test_a_footprint_survives_json():
+    how = Preprocessing((20, 30), "letterbox", "lanczos", 0.25)
+    footprint = Footprint.of(SourcePatch(share=0.05, jpeg="4:2:2"), [(90, 80), (50, 99)], how)
+    assert Footprint.from_record(json.loads(json.dumps(asdict(footprint)))) == footprint
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SourcePatch(), "given by height and width, or by its share"),
+        (lambda: SourcePatch(3), "given by height and width, or by its share"),
+        (lambda: SourcePatch(3, 3, 0.1), "given by height and width, or by its share"),
+        (lambda: SourcePatch(0, 3), "at least 1 x 1 pixels, but got 0 x 3"),
+        (lambda: SourcePatch(share=2), "above 0 and at most 1, but got 2"),
+        (lambda: SourcePatch(3, 3, jpeg="4:1:1"), "one of 4:4:4, 4:2:2, 4:2:0, but got '4:1:1'"),
+        (
+            lambda: Footprint.of(SourcePatch(64, 64), [(480, 640), (50, 90)], 448),
+            "a patch of 64 x 64 pixels does not fit into a photo of 50 x 90: give it as a share",
+        ),
+        (lambda: Footprint.of(SourcePatch(4, 4), [], 448), "the size of at least one photo"),
+        (
+            lambda: Footprint.of(
+                SourcePatch(4, 4, jpeg="4:4:4"), [(9, 9)], Preprocessing(8, exif_rotation=True)
+            ),
+            "not known after exif_rotation",
+        ),
+    ],
+)
+def test_errors_say_what_is_possible(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
