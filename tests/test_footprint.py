@@ -7,13 +7,20 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from PIL import Image
 
-from patchdemux import Footprint, PatchThreat, SourcePatch
+from patchdemux import DoubleMasking, Footprint, PatchDemux, PatchThreat, SourcePatch
+from patchdemux.data import ImageError, TensorSet, folder, subset
+from patchdemux.data.decode import decode, photo_size
 from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
+from patchdemux.data.sizes import sizes_in
 from patchdemux.footprint import SAMPLING, reached, recompressed_spans, resized_spans
+from patchdemux.report.facts import caveats
+from patchdemux.runs import RunError, evaluate
+from photo_files import encoded, photo, write
 
 sides = st.integers(1, 60)
 QUALITIES = (20, 75, 95, 100)
@@ -205,7 +212,7 @@ def test_of_several_sizes_the_worst_counts():
     assert footprint.threat.width == max(threat.width for threat in alone) == 78
     assert (footprint.sizes, footprint.tallest, footprint.widest) == (3, (480, 640), (500, 375))
     assert str(footprint) == (
-        "a patch of 64 x 64 pixels of the photo, reaches at most 61 x 78 pixels of the input (the "
+        "patch of 64 x 64 pixels of the photo: it reaches at most 61 x 78 pixels of the input (the "
         "worst of 3 sizes of photos: 480 x 640 and 500 x 375; squash, bilinear)"
     )
 
@@ -214,7 +221,7 @@ def test_a_share_is_of_each_photo():
     patch = SourcePatch(share=0.02)
     assert patch.on((480, 640)) == (79, 79)
     assert patch.on((100, 50)) == (10, 10)
-    assert str(patch) == "patch of a square of 2% of the photo"
+    assert str(patch) == "patch of 2% of the photo, as a square"
 
 
 def test_where_nothing_is_resized_the_footprint_is_the_patch():
@@ -240,7 +247,7 @@ def test_a_footprint_survives_json():
         (lambda: SourcePatch(3, 3, jpeg="4:1:1"), "one of 4:4:4, 4:2:2, 4:2:0, but got '4:1:1'"),
         (
             lambda: Footprint.of(SourcePatch(64, 64), [(480, 640), (50, 90)], 448),
-            "a patch of 64 x 64 pixels does not fit into a photo of 50 x 90: give it as a share",
+            "photo of 50 x 90 pixels: a patch of 64 x 64 pixels does not fit; give it as a share",
         ),
         (lambda: Footprint.of(SourcePatch(4, 4), [], 448), "the size of at least one photo"),
         (
@@ -254,3 +261,75 @@ def test_a_footprint_survives_json():
 def test_errors_say_what_is_possible(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_size_of_a_photo_is_what_decoding_gives(turned):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000"):
+        content = encoded(Image.new("RGB", (20, 10)), form, exif=exif)
+        whole = decode(content, "a", fill=0, exif_rotation=turned)
+        assert photo_size(content, "a", exif_rotation=turned) == (whole.height, whole.width)
+
+
+def test_sizes_of_a_data_set_are_found_and_photos_named(photos):
+    write(photos / "b.jpg", photo(1, size=(40, 20)))
+    whole = folder(photos, 12)
+    assert sizes_in(whole) == {(40, 20): "b.jpg", (20, 30): "a.png"}
+    assert sizes_in(subset(whole, [2, 0])) == {(20, 30): "sub/c.jpg", (40, 20): "b.jpg"}
+    assert sizes_in(whole, limit=1) == {(40, 20): "b.jpg"}
+    footprint = Footprint.in_set(SourcePatch(8, 8), whole)
+    assert footprint == Footprint.of(SourcePatch(8, 8), [(40, 20), (20, 30)], 12)
+    with pytest.raises(
+        ValueError, match=r"a\.png of 20 x 30 pixels: a patch of 25 x 9 pixels does"
+    ):
+        Footprint.in_set(SourcePatch(25, 9), whole)
+    (photos / "a.png").unlink()
+    assert sizes_in(whole) == {(40, 20): "b.jpg", (20, 30): "sub/c.jpg"}
+    (photos / "b.jpg").unlink()
+    with pytest.raises(
+        ImageError, match=r"none of the photos can be read, the first of them b\.jpg"
+    ):
+        sizes_in(whole, limit=2)
+    tensors = TensorSet(torch.rand(1, 3, 4, 4), [[1]], ["cat"], "noise")
+    with pytest.raises(ValueError, match="a patch on the photo needs photos"):
+        Footprint.in_set(SourcePatch(1, 1), tensors)
+
+
+def test_a_run_records_the_patch_on_the_photo(photos, tmp_path):
+    dataset = folder(photos, 12)
+    patch = SourcePatch(6, 5, jpeg="4:4:4")
+    footprint = Footprint.in_set(patch, dataset)
+
+    def demux(threat):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(432, 2))
+        return PatchDemux(model, threat, DoubleMasking(2), 12, batch_size=8)
+
+    path = tmp_path / "run"
+    plain = evaluate(demux(footprint.threat), dataset, tmp_path / "plain")
+    assert plain.footprint is None
+    assert plain.against == str(plain.threat)
+    assert "after a photo was resized, not on the photo itself" in caveats(plain, 0)[0]
+    run = evaluate(demux(footprint.threat), dataset, path, footprint=footprint)
+    assert run.footprint == footprint
+    assert run.threat == footprint.threat
+    assert json.loads((path / "zarr.json").read_text())["attributes"]["footprint"]["patch"] == {
+        "height": 6, "width": 5, "share": None, "jpeg": "4:4:4"
+    }  # fmt: skip
+    assert f"against one {run.threat} ({patch})" in f"against one {run.against}"
+    first = caveats(run, 0)[0]
+    assert first.startswith(f"On the photo itself, it holds for every {footprint}, as Pillow")
+    assert "after the same JPEG compression" in first
+    np.testing.assert_array_equal(plain.bounds().lower, run.bounds().lower)
+    evaluate(demux(footprint.threat), dataset, path, footprint=footprint)  # resumes: nothing to do
+    with pytest.raises(RunError, match=r"footprint was patch of 6 x 5 pixels .*, but is not set"):
+        evaluate(demux(footprint.threat), dataset, path)
+    with pytest.raises(
+        RunError, match="is defended against one patch of 9 x 9 pixels, but the foo"
+    ):
+        evaluate(demux(PatchThreat(9, 9)), dataset, path, footprint=footprint)
+    other = Footprint.of(patch, [(30, 30)], 12)
+    with pytest.raises(RunError, match="the footprint is not the one of this data set"):
+        evaluate(demux(other.threat), dataset, path, footprint=other)

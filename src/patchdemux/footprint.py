@@ -25,7 +25,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from patchdemux.data.base import ImageSet
 from patchdemux.data.preprocess import Preprocessing, as_preprocessing
+from patchdemux.data.sizes import behind, sizes_in
 from patchdemux.threat import PatchThreat, Size, as_size
 
 Spans = Int[np.ndarray, "place 2"]
@@ -116,14 +118,14 @@ class SourcePatch:
         height, width = as_size("a source patch", (self.height, self.width))  # type: ignore[arg-type]
         if height > photo[0] or width > photo[1]:
             raise ValueError(
-                f"a patch of {height} x {width} pixels does not fit into a photo of {photo[0]} x "
-                f"{photo[1]}: give it as a share of the photo, or leave such photos out"
+                f"a patch of {height} x {width} pixels does not fit; give it as a share of the "
+                f"photo, or leave such photos out"
             )
         return height, width
 
     def __str__(self) -> str:
         size = (
-            f"a square of {100 * self.share:.4g}% of the photo"
+            f"{100 * self.share:.4g}% of the photo, as a square"
             if self.share is not None
             else f"{self.height} x {self.width} pixels of the photo"
         )
@@ -223,6 +225,8 @@ class Footprint:
     ) -> Footprint:
         """The footprint on photos of these sizes, height and width, all at once.
 
+        Of a mapping from sizes to the names of photos, an error names the photo.
+
         One threat for all of them means one set of masks, and so regions that mean the same in every
         image of a run. The price is that the photo with the largest footprint decides for the others.
 
@@ -233,11 +237,24 @@ class Footprint:
         sizes = list(dict.fromkeys(as_size("the size of a photo", size) for size in photos))
         if not sizes:
             raise ValueError("a footprint needs the size of at least one photo")
-        sides = {size: input_sides(patch, size, how) for size in sizes}
+        names = photos if isinstance(photos, Mapping) else {}
+        sides = {}
+        for size in sizes:
+            try:
+                sides[size] = input_sides(patch, size, how)
+            except ValueError as error:
+                name = names.get(size, "photo")
+                raise ValueError(f"{name} of {size[0]} x {size[1]} pixels: {error}") from error
         tallest = max(sizes, key=lambda size: sides[size][0])
         widest = max(sizes, key=lambda size: sides[size][1])
         threat = PatchThreat(sides[tallest][0], sides[widest][1])
         return cls(patch, threat, how, len(sizes), tallest, widest)
+
+    @classmethod
+    def in_set(cls, patch: SourcePatch, dataset: ImageSet, limit: int | None = None) -> Footprint:
+        """The footprint on all photos of a data set, or on its first so many."""
+        photos, _ = behind(dataset)
+        return cls.of(patch, sizes_in(dataset, limit), photos.preprocessing)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Footprint:
@@ -256,6 +273,6 @@ class Footprint:
         photos = " and ".join(f"{height} x {width}" for height, width in worst)
         of = f"the worst of {self.sizes:,} sizes of photos: " if self.sizes > 1 else "photos of "
         return (
-            f"a {self.patch}, reaches at most {self.threat.height} x {self.threat.width} pixels of "
+            f"{self.patch}: it reaches at most {self.threat.height} x {self.threat.width} pixels of "
             f"the input ({of}{photos}; {self.preprocessing.mode}, {self.preprocessing.filter})"
         )

@@ -32,6 +32,7 @@ from patchdemux.cli.options import (
 )
 from patchdemux.data.base import ImageError, ImageSet
 from patchdemux.data.open import open_dataset
+from patchdemux.footprint import Footprint
 from patchdemux.models.loading import FORMS, load_model
 from patchdemux.report.results import run_table
 from patchdemux.report.tables import as_json, as_text
@@ -136,12 +137,15 @@ def evaluate(
     `patchdemux evaluate digits:50 runs/digits --masks 3 --patch 2%`
 
     `patchdemux evaluate photos/ runs/mine --model my_models:street --patch 32px`
+
+    `patchdemux evaluate photos/ runs/street --model my_models:street --patch 64px@source`
     """
     classifier, dataset = source.open(data, model)
     notes = notes_to(json)
     classifier = as_begun(runtime, run).apply(classifier, lambda: first_image(dataset), notes)
-    demux, masks = defense.defend(classifier, dataset.image_size)
-    tell_masks(defense.patch, masks, notes)
+    footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset, limit=limit))
+    demux, masks = defense.defend(classifier, dataset.image_size, footprint)
+    tell_masks(defense.patch, masks, notes, footprint)
     started = time.perf_counter()
     try:
         with watched(notes) as progress:
@@ -153,6 +157,7 @@ def evaluate(
                 model_id=model.model or "digits",
                 on_error=on_error,
                 limit=limit,
+                footprint=footprint,
                 progress=progress,
             )
     except KeyboardInterrupt:
@@ -192,8 +197,9 @@ def plan(
     classifier, dataset = source.open(data, model)
     notes = notes_to(json)
     classifier = runtime.apply(classifier, lambda: first_image(dataset), notes)
-    demux, masks = defense.defend(classifier, dataset.image_size)
-    tell_masks(defense.patch, masks, notes)
+    footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset, limit=limit))
+    demux, masks = defense.defend(classifier, dataset.image_size, footprint)
+    tell_masks(defense.patch, masks, notes, footprint)
     cost = runs.plan(demux, dataset, batch_size=batch_size, limit=limit)
     if json:
         print_json(asdict(cost))

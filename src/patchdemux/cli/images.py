@@ -21,12 +21,16 @@ from torch import Tensor
 from patchdemux.cli.app import app
 from patchdemux.cli.options import (
     DefenseOptions,
+    Filter,
+    Jpeg,
     Json,
     Masks,
     ModelOptions,
     Patch,
+    Resize,
     RuntimeOptions,
     as_pair,
+    as_source_patch,
     as_threat,
     grouped,
     notes_to,
@@ -37,8 +41,10 @@ from patchdemux.cli.options import (
 from patchdemux.data.base import ImageError
 from patchdemux.data.decode import decode, read_bytes
 from patchdemux.data.preprocess import Preprocessing, read_image
+from patchdemux.data.sizes import sizes_of
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Progress
+from patchdemux.footprint import Footprint, SourcePatch
 from patchdemux.inputs import logit
 from patchdemux.margin import measure_margin
 from patchdemux.masks import MaskSet
@@ -85,7 +91,7 @@ def certify_photos(
     logit(threshold)
     pictures = picture_files(images, output)
     notes = notes_to(json)
-    demux, pixels, masks = open_photos(images, model, defense, runtime, notes)
+    demux, pixels, masks, footprint = open_photos(images, model, defense, runtime, notes)
     with photos_bar() as demux.engine.progress:
         bounds = demux.bounds(pixels)
     margin = measure_margin(demux, pixels)
@@ -104,7 +110,7 @@ def certify_photos(
     if json:
         print_json(
             {
-                **setting_of(masks, threshold),
+                **setting_of(masks, threshold, footprint),
                 "images": [
                     {
                         "file": str(image),
@@ -138,7 +144,7 @@ def predict_photos(
     `patchdemux predict street.jpg --threshold 0.8`
     """
     logit(threshold)
-    demux, pixels, masks = open_photos(images, model, defense, runtime, progress_console)
+    demux, pixels, masks, footprint = open_photos(images, model, defense, runtime, progress_console)
     with photos_bar() as demux.engine.progress:
         decision = demux.decide(pixels, threshold, max_views)
     names = class_names(demux, decision.labels.shape[1])
@@ -168,7 +174,7 @@ def predict_photos(
             passes = "" if views is None else f"; {views} forward passes"
             typer.echo(f"{image}: {words or 'no label'}{rest}{passes}")
     if json:
-        print_json({**setting_of(masks, threshold), "images": answers})
+        print_json({**setting_of(masks, threshold, footprint), "images": answers})
 
 
 @app.command("masks")
@@ -179,7 +185,10 @@ def show_masks(
     size: Annotated[
         str | None, typer.Option(help="The model's input, 224 or 224x320. Else the photo's own.")
     ] = None,
+    resize: Resize = "squash",
+    filter: Filter = "bilinear",
     patch: Patch = "2%",
+    jpeg: Jpeg = None,
     masks: Masks = "6",
     covers: Annotated[
         str | None, typer.Option(help="Do these masks cover this patch too? If not, exit code 1.")
@@ -192,6 +201,8 @@ def show_masks(
     `patchdemux masks street.jpg --size 224 --patch 2% --masks 6`
 
     `patchdemux masks --size 224 --patch 32px --covers 24x40px`
+
+    `patchdemux masks street.jpg --size 224 --patch 64px@source`
     """
     canvas = BLANK if size is None else as_pair("--size", size)
     photo = None
@@ -199,8 +210,13 @@ def show_masks(
         if size is None:
             width, height = decode(read_bytes(image), str(image), fill=0, exif_rotation=False).size
             canvas = height, width
-        photo = read_image(image, canvas)
-    threat = as_threat(patch, canvas)
+        preprocessing = Preprocessing(canvas, resize, filter)
+        photo = read_image(image, preprocessing)
+    source = as_source_patch(patch, jpeg)
+    footprint = None
+    if source is not None and image is not None:
+        footprint = footprint_on([image], preprocessing, source)
+    threat = footprint.threat if footprint else as_threat(patch, canvas)
     mask_set = MaskSet.covering(canvas, threat, as_pair("--masks", masks))
     other = None if covers is None else as_threat(covers, canvas, "--covers")
     problem = None if other is None else uncovered(mask_set, other)
@@ -209,10 +225,11 @@ def show_masks(
     if json:
         answer = {} if other is None else {"covers": problem is None, "problem": problem}
         boxes = [dict(zip(SIDES, box, strict=True)) for box in mask_set.boxes.tolist()]
-        print_json({**setting_of(mask_set), "picture": str(output), **answer, "boxes": boxes})
+        setting = setting_of(mask_set, footprint=footprint)
+        print_json({**setting, "picture": str(output), **answer, "boxes": boxes})
         raise typer.Exit(0 if problem is None else 1)
     notes = notes_to(json)
-    tell_masks(patch, mask_set, notes)
+    tell_masks(patch, mask_set, notes, footprint)
     say = partial(notes.print, highlight=False, markup=False, soft_wrap=True)
     tops, lefts = (np.unique(mask_set.boxes[:, side]).tolist() for side in (0, 1))
     say(f"they begin at the rows {tops} and the columns {lefts}")
@@ -239,16 +256,24 @@ def open_photos(
     defense: DefenseOptions,
     runtime: RuntimeOptions,
     notes: Console,
-) -> tuple[PatchDemux, Tensor, MaskSet]:
-    """The defended classifier, the photos as it sees them, and its masks."""
+) -> tuple[PatchDemux, Tensor, MaskSet, Footprint | None]:
+    """The defended classifier, the photos as it sees them, its masks, and what a patch reaches."""
     model = replace(model, model=model.model or DEFAULT_MODEL)
     classifier = model.open(model.class_names)
     preprocessing = model.preprocessing(classifier)
     pixels = torch.stack(read_photos(images, preprocessing))
     classifier = runtime.apply(classifier, lambda: pixels[0], notes)
-    demux, masks = defense.defend(classifier, preprocessing.image_size)
-    tell_masks(defense.patch, masks, notes)
-    return demux, pixels, masks
+    footprint = defense.footprint(partial(footprint_on, images, preprocessing))
+    demux, masks = defense.defend(classifier, preprocessing.image_size, footprint)
+    tell_masks(defense.patch, masks, notes, footprint)
+    return demux, pixels, masks, footprint
+
+
+def footprint_on(
+    images: Sequence[Path], preprocessing: Preprocessing, patch: SourcePatch
+) -> Footprint:
+    """What a patch on any of these photos reaches."""
+    return Footprint.of(patch, sizes_of(images, preprocessing), preprocessing)
 
 
 def class_names(demux: PatchDemux, classes: int) -> Sequence[str]:
@@ -296,11 +321,14 @@ def picture_files(images: Sequence[Path], output: Path | None) -> list[Path | No
     return files
 
 
-def setting_of(masks: MaskSet, threshold: float | None = None) -> dict[str, Any]:
+def setting_of(
+    masks: MaskSet, threshold: float | None = None, footprint: Footprint | None = None
+) -> dict[str, Any]:
     """What an answer for programs begins with."""
     return {
         "image_size": list(masks.image_size),
         "patch": asdict(masks.threat),
+        **({} if footprint is None else {"footprint": asdict(footprint)}),
         "masks": len(masks),
         **({} if threshold is None else {"threshold": threshold}),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -18,6 +19,7 @@ from patchdemux.cli.options import (
     notes_to,
     print_json,
 )
+from patchdemux.footprint import Footprint
 from patchdemux.margin import BATCH_SIZES, IMAGES, measure_margin
 from patchdemux.runs.images import read_chunk
 from patchdemux.runs.measure import repeatable
@@ -48,7 +50,8 @@ def margin(
     images = read_chunk(dataset, range(min(len(dataset), IMAGES)))
     notes = notes_to(json)
     classifier = runtime.apply(classifier, lambda: images[0], notes)
-    demux, _ = defense.defend(classifier, dataset.image_size)
+    footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset))
+    demux, _ = defense.defend(classifier, dataset.image_size, footprint)
     sizes = None if batch_size is None else (*BATCH_SIZES, batch_size)
     with repeatable():
         measured = measure_margin(demux, images, batch_sizes=sizes)

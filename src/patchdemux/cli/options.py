@@ -24,6 +24,7 @@ from patchdemux.cli.app import console
 from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
 from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
+from patchdemux.footprint import SAMPLING, Footprint, SourcePatch
 from patchdemux.masks import MaskSet
 from patchdemux.models.loading import FORMS, load_model, made_to_size
 from patchdemux.runtimes import RUNTIMES, fastest, make_runtime
@@ -32,13 +33,23 @@ from patchdemux.threat import PatchThreat
 progress_console = Console(stderr=True)
 
 AUTO, ANY = "auto", "any"
+SOURCE = "@source"
 
 PATCH_FORMS = (
     "a share of the image (2% or 0.02, as a square), or pixels of the model's input (64 or 64px, "
-    "or 64x32 for height x width)"
+    "or 64x32 for height x width); of the photo itself with @source, as 64px@source or 2%@source"
 )
 Patch = Annotated[str, typer.Option(help=f"The attacker's patch at most: {PATCH_FORMS}.")]
 Masks = Annotated[str, typer.Option(help="6 for 6 rows and 6 columns of masks, or 6x4.")]
+Jpeg = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Of a patch @source: it was there before the photo became a JPEG with this chroma "
+        f"subsampling, {', '.join(SAMPLING)}."
+    ),
+]
+Resize = Annotated[str, typer.Option(help=f"How photos get that size: {', '.join(MODES)}.")]
+Filter = Annotated[str, typer.Option(help=f"How they are resampled: {', '.join(FILTERS)}.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 
 
@@ -61,12 +72,8 @@ class ModelOptions:
         str | None,
         typer.Option(help="The model's input, 224 or 224x320 (height x width). Else as it says."),
     ] = None
-    resize: Annotated[str, typer.Option(help=f"How photos get that size: {', '.join(MODES)}.")] = (
-        "squash"
-    )
-    filter: Annotated[str, typer.Option(help=f"How they are resampled: {', '.join(FILTERS)}.")] = (
-        "bilinear"
-    )
+    resize: Resize = "squash"
+    filter: Filter = "bilinear"
 
     def open(self, class_names: tuple[str, ...] | None = None) -> Classifier:
         """The classifier on its device; modules in the current folder are in reach."""
@@ -144,6 +151,7 @@ class DefenseOptions:
     """Against what, and how."""
 
     patch: Patch = "2%"
+    jpeg: Jpeg = None
     masks: Masks = "6"
     center: Annotated[
         Center, typer.Option(help="The score where the bounds leave a choice; the paper: median.")
@@ -158,11 +166,19 @@ class DefenseOptions:
         str, typer.Option(help="Hidden pixels, 0 to 1; or one value per channel, as 0.5,0.4,0.4.")
     ] = "0"
 
+    def footprint(self, find: Callable[[SourcePatch], Footprint]) -> Footprint | None:
+        """What a patch on the photos reaches, once it is known on which; None if it is on the input."""
+        patch = as_source_patch(self.patch, self.jpeg)
+        return None if patch is None else find(patch)
+
     def defend(
-        self, classifier: Classifier, image_size: tuple[int, int]
+        self,
+        classifier: Classifier,
+        image_size: tuple[int, int],
+        footprint: Footprint | None = None,
     ) -> tuple[PatchDemux, MaskSet]:
         """The defended classifier, and its masks."""
-        threat = as_threat(self.patch, image_size)
+        threat = footprint.threat if footprint else as_threat(self.patch, image_size)
         defense = DoubleMasking(as_pair("--masks", self.masks), self.center, self.guard)
         masks = defense.mask_set(image_size, threat)
         fill = as_numbers("--fill", self.fill)
@@ -225,21 +241,48 @@ def as_threat(patch: str, image_size: tuple[int, int], option: str = "--patch") 
     >>> print(as_threat("2%", (448, 448)), "and", as_threat("64x32px", (448, 448)))
     patch of 64 x 64 pixels and patch of 64 x 32 pixels
     """
-    text = patch.strip().lower()
+    size = as_sides_or_share(patch, option)
+    if patch.strip().lower().endswith(SOURCE):
+        raise ValueError(f"{option} {patch} is on photos, but there are none here")
+    return (
+        PatchThreat.from_area(size, image_size) if isinstance(size, float) else PatchThreat(*size)
+    )
+
+
+def as_source_patch(patch: str, jpeg: str | None, option: str = "--patch") -> SourcePatch | None:
+    """The patch on the photo that a person means; None where it is one on the input.
+
+    >>> print(as_source_patch("64x32px@source", "4:2:0"))
+    patch of 64 x 32 pixels of the photo, put there before its JPEG compression (4:2:0)
+    """
+    size = as_sides_or_share(patch, option)
+    if not patch.strip().lower().endswith(SOURCE):
+        if jpeg is not None:
+            raise ValueError(f"--jpeg needs a patch on the photo, as {option} {patch}{SOURCE}")
+        return None
+    if isinstance(size, float):
+        return SourcePatch(share=size, jpeg=jpeg)
+    return SourcePatch(*size, jpeg=jpeg)
+
+
+def as_sides_or_share(patch: str, option: str) -> tuple[int, int] | float:
+    """Height and width, or a share of the area, whatever it is of."""
+    text = patch.strip().lower().removesuffix(SOURCE)
     if pixels := re.fullmatch(r"(\d+)(?:x(\d+))?(?:px)?", text):
-        return PatchThreat(int(pixels[1]), int(pixels[2] or pixels[1]))
+        return int(pixels[1]), int(pixels[2] or pixels[1])
     if share := re.fullmatch(r"(\d*\.?\d+)(%?)", text):
         number = Decimal(share[1])
-        return PatchThreat.from_area(float(number / 100 if share[2] else number), image_size)
+        return float(number / 100 if share[2] else number)
     raise ValueError(f"{option} must be {PATCH_FORMS}, but got {patch!r}")
 
 
-def tell_masks(patch: str, masks: MaskSet, to: Console) -> None:
+def tell_masks(patch: str, masks: MaskSet, to: Console, footprint: Footprint | None = None) -> None:
     """What the options came to, in pixels."""
     height, width = masks.image_size
     area = masks.threat.height * masks.threat.width / (height * width)
+    said = f"{patch} is a {footprint}\nthat" if footprint else patch
     to.print(
-        f"{patch} is a {masks.threat}, {area:.2%} of the input of {height} x {width} pixels\n{masks}",
+        f"{said} is a {masks.threat}, {area:.2%} of the input of {height} x {width} pixels\n{masks}",
         highlight=False,
         markup=False,
         soft_wrap=True,

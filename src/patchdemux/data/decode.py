@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,18 @@ def decode(photo: bytes, name: str, *, fill: int, exif_rotation: bool) -> Image.
     except Exception as error:  # decoders raise anything on damaged bytes
         reason = f"it is truncated or damaged ({type(error).__name__}: {error})"
         raise unreadable(name, reason) from error
+
+
+def photo_size(photo: bytes, name: str, *, exif_rotation: bool) -> tuple[int, int]:
+    """Height and width of what `decode` makes of this photo; of most, from its header alone."""
+    from PIL import Image
+
+    if not exif_rotation:
+        with suppress(Exception), Image.open(io.BytesIO(photo), formats=("JPEG", "PNG")) as image:
+            if image.format in ("JPEG", "PNG"):  # not a format that JPEG's reader also opens
+                return image.height, image.width
+    whole = decode(photo, name, fill=0, exif_rotation=exif_rotation)
+    return whole.height, whole.width
 
 
 def check_area(size: tuple[int, int]) -> None:

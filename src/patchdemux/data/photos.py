@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from patchdemux.data.base import ImageSet
+from patchdemux.data.decode import photo_size
 from patchdemux.data.files import FolderFiles, ZipFiles, sha256
 from patchdemux.data.preprocess import Preprocessing
 
@@ -63,6 +64,12 @@ class PhotoSet(ImageSet):
     def __getitem__(self, index: int) -> Tensor:
         name = self.names[index]
         return self.preprocessing(self.files.read(name), self.files.where(name))
+
+    def photo_size(self, index: int) -> tuple[int, int]:
+        """Height and width of this photo, before it is resized."""
+        name = self.names[index]
+        rotation = self.preprocessing.exif_rotation
+        return photo_size(self.files.read(name), self.files.where(name), exif_rotation=rotation)
 
     def absence(self, index: int) -> str | None:
         """Why this image cannot be read, as far as that is seen without reading it; else None."""

@@ -104,7 +104,7 @@ class Comparison:
             title=f"Comparison of {len(self.runs)} runs",
             introduction=[
                 f"{name}: {len(run):,} images, {run.attributes['model']}, {run.defense}, "
-                f"against one {run.threat}."
+                f"against one {run.against}."
                 for name, run in self.runs.items()
             ],
             results=replace(self.table, notes=self._notes),

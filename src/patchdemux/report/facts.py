@@ -31,14 +31,33 @@ def caveats(run: Run, margin: Margin) -> list[str]:
     recorded = run.attributes
     device = recorded["machine"]["device"]
     return [
-        "The patch is one rectangle of at most this size, counted in pixels of the model's input: "
-        "after a photo was resized, not on the photo itself.",
+        where_the_patch_is(run),
         f"Certificate and inference must be one function: precision {recorded['precision']}, "
         f"{recorded['batch_size']} views per batch on {device}. {about_margin(run, margin)}",
         images_meant(run),
         "Attackers who prefer misses or alarms are not the worst ones: their figures show what "
         "such an attacker can cause, and other attackers can cause other errors.",
     ]
+
+
+def where_the_patch_is(run: Run) -> str:
+    """In which pixels the patch is counted, and how these were reached from those of the photo."""
+    footprint = run.footprint
+    if footprint is None:
+        return (
+            "The patch is one rectangle of at most this size, counted in pixels of the model's input: "
+            "after a photo was resized, not on the photo itself."
+        )
+    said = (
+        f"On the photo itself, it holds for every {footprint}, as Pillow resizes. That rectangle of "
+        f"the input was computed, not estimated: no pixel outside it depends on the patch."
+    )
+    if footprint.patch.jpeg:
+        said += (
+            " The photo without the patch counts as it is after the same JPEG compression, with "
+            "blocks that begin at its top left corner and are rounded each by itself."
+        )
+    return said
 
 
 def about_margin(run: Run, margin: Margin) -> str:

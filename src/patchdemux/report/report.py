@@ -90,7 +90,7 @@ def introduction(run: Run, bounds: ScoreBounds, at: float, threshold: float) -> 
 
     return [
         f"{len(run):,} images with {labels:,} true labels of {len(run.class_names):,} classes, read "
-        f"by {run.attributes['model']} and defended by {run.defense} against one {run.threat}.",
+        f"by {run.attributes['model']} and defended by {run.defense} against one {run.against}.",
         f"At threshold {threshold} and without an attack, the classifier finds {of('undefended')}; "
         f"defended, it finds {of('defended')}. Whatever the patch shows and wherever it is, the "
         f"defended one finds no less than {of('location')} (Algorithm 3); the exact worst case, "

@@ -74,7 +74,7 @@ def paper_cells(bounds: ScoreBounds, targets: Any, setting: Setting) -> dict[str
 
 def caption(run: Run) -> str:
     """What was measured, in one line."""
-    return f"{run.path.name}: {len(run):,} images, {run.threat}, {run.defense}"
+    return f"{run.path.name}: {len(run):,} images, {run.against}, {run.defense}"
 
 
 def gaps(run: Run) -> list[str]:
@@ -110,6 +110,7 @@ def about(run: Run, margin: Margin) -> dict[str, Any]:
         "left_out": len(run.left_out),
         "classes": len(run.class_names),
         "threat": dict(run.attributes["threat"]),
+        "footprint": run.attributes.get("footprint"),
         "defense": run.defense,
         "margin": run.margin if margin == "measured" else margin,
         "fingerprint": run.attributes["fingerprint"],

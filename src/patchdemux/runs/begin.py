@@ -14,6 +14,7 @@ import torch
 import patchdemux
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
+from patchdemux.footprint import Footprint
 from patchdemux.margin import BATCH_SIZES, measure_margin
 from patchdemux.runs.errors import RunError
 from patchdemux.runs.fingerprint import digest, fingerprint
@@ -56,6 +57,23 @@ def check_fit(demux: PatchDemux, dataset: ImageSet, limit: int | None) -> int:
     return min(len(dataset), limit or len(dataset))
 
 
+def check_footprint(
+    footprint: Footprint, demux: PatchDemux, dataset: ImageSet, limit: int | None
+) -> None:
+    """Refuse a footprint that these photos do not have, or that the classifier is not defended for."""
+    found = Footprint.in_set(footprint.patch, dataset, limit)
+    if footprint != found:
+        raise RunError(
+            f"the footprint is not the one of this data set: it says {footprint}, but here it is "
+            f"{found}; make it with Footprint.in_set(patch, dataset, limit)"
+        )
+    if demux.threat != footprint.threat:
+        raise RunError(
+            f"the classifier is defended against one {demux.threat}, but the footprint needs one "
+            f"{footprint.threat}; give PatchDemux the footprint's threat"
+        )
+
+
 def begin(
     demux: PatchDemux,
     dataset: ImageSet,
@@ -65,6 +83,7 @@ def begin(
     images_per_chunk: int,
     batch_size: int | None,
     model_id: str | None,
+    footprint: Footprint | None = None,
 ) -> RunStore:
     """A new run without scores yet, but with the margin measured on its first images.
 
@@ -81,11 +100,13 @@ def begin(
         batch_size=batch_size,
         images_per_chunk=images_per_chunk,
         model_id=model_id,
+        footprint=footprint,
     )
     margin = measure_margin(demux, pixels, batch_sizes=(*BATCH_SIZES, batch_size))
     attributes = {
         "class_names": list(dataset.class_names),
         "threat": asdict(demux.threat),
+        "footprint": None if footprint is None else asdict(footprint),
         "data": dict(dataset.description),
         **{name: fields[name] for name in ("model", "defense", "precision", "fill", "image_size")},
         "defense_fields": defense_record(demux.defense),

@@ -13,7 +13,8 @@ from patchdemux.bounds import ScoreBounds
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Engine
-from patchdemux.runs.begin import IMAGES_PER_CHUNK, begin, check_fit, now
+from patchdemux.footprint import Footprint
+from patchdemux.runs.begin import IMAGES_PER_CHUNK, begin, check_fit, check_footprint, now
 from patchdemux.runs.errors import RunError
 from patchdemux.runs.fingerprint import Fields, differences, fingerprint
 from patchdemux.runs.images import OnError, read_ahead, readable_images
@@ -34,6 +35,7 @@ def evaluate(
     model_id: str | None = None,
     on_error: OnError = "stop",
     limit: int | None = None,
+    footprint: Footprint | None = None,
     progress: Report | None = None,
 ) -> Run:
     """Evaluate every image into the run at `path`, or go on with what is there.
@@ -53,6 +55,8 @@ def evaluate(
             name, a run is not resumed.
         on_error: at an image that cannot be read, "stop"; or "skip" it, count and record it.
         limit: only the first so many images.
+        footprint: the patch on the photos that the threat of `demux` stands for, to be recorded and
+            named in reports; made with `Footprint.in_set` of this data set.
         progress: called with a `Status` after every image that is checked and every batch.
 
     Raises:
@@ -60,6 +64,8 @@ def evaluate(
         ImageError: an image cannot be read.
     """
     count = check_fit(demux, dataset, limit)
+    if footprint is not None:
+        check_footprint(footprint, demux, dataset, limit)
     for name, value in (("images_per_chunk", images_per_chunk), ("batch_size", batch_size)):
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, but got {value}")
@@ -80,6 +86,7 @@ def evaluate(
                 batch_size=batch_size or begun["batch_size"],
                 images_per_chunk=images_per_chunk or begun["images_per_chunk"],
                 model_id=model_id,
+                footprint=footprint,
             )
             _check_same(store, fields)
             with writing(path, int(store.done().sum()), len(images)):
@@ -87,7 +94,9 @@ def evaluate(
         else:
             images, left_out = readable_images(dataset, count, on_error, progress)
             chunk = images_per_chunk or IMAGES_PER_CHUNK
-            store = begin(demux, dataset, path, images, left_out, chunk, batch_size, model_id)
+            store = begin(
+                demux, dataset, path, images, left_out, chunk, batch_size, model_id, footprint
+            )
         _evaluate_missing(demux, dataset, images, store, progress)
         if store.attributes["finished"] is None:
             with writing(path, len(images), len(images)):

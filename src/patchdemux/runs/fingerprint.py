@@ -13,6 +13,7 @@ from patchdemux.classifier import Classifier
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import device_of
+from patchdemux.footprint import Footprint
 from patchdemux.runs.errors import RunError
 from patchdemux.runtimes.base import RuntimeClassifier
 from patchdemux.runtimes.identity import bytes_of, model_fields, sha256
@@ -29,6 +30,7 @@ def fingerprint(
     batch_size: int,
     images_per_chunk: int,
     model_id: str | None = None,
+    footprint: Footprint | None = None,
 ) -> Fields:
     """The fields that two runs must share to be one; plain JSON values or sha256 sums.
 
@@ -40,6 +42,7 @@ def fingerprint(
         "model_id": model_id,
         "image_size": dataset.image_size,
         "threat": settings_of("threat", demux.threat),
+        **({} if footprint is None else {"footprint": str(footprint)}),
         "defense": settings_of("defense", demux.defense),
         "fill": demux.engine.fill.flatten().tolist(),
         "batch_size": batch_size,

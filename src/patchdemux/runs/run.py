@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from patchdemux.bounds import ScoreBounds
+from patchdemux.footprint import Footprint
 from patchdemux.runs.errors import RunError
 from patchdemux.runs.store import RunStore, reading
 from patchdemux.threat import PatchThreat
@@ -108,6 +109,18 @@ class Run:
     @property
     def threat(self) -> PatchThreat:
         return PatchThreat(**self.attributes["threat"])
+
+    @property
+    def footprint(self) -> Footprint | None:
+        """The patch on the photos that the threat stands for; None if the threat is on the input."""
+        record = self.attributes.get("footprint")
+        return None if record is None else Footprint.from_record(record)
+
+    @property
+    def against(self) -> str:
+        """The threat in words, with the patch on the photo that it stands for."""
+        footprint = self.footprint
+        return f"{self.threat}" if footprint is None else f"{self.threat} ({footprint.patch})"
 
     @property
     def defense(self) -> str:
