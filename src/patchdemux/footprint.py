@@ -8,9 +8,10 @@ the photo whose middle lies within a support of the middle of `o`:
 The support is 1 for bilinear, 2 for bicubic, 3 for Lanczos and 1/2 for box; it grows with the photo
 where that shrinks (antialiasing), for all but "nearest", which takes the pixel below the middle of
 `o`. Times 2 m both sides are integers, so the question has an exact answer. Pillow itself computes in
-floating point, and its error can matter only where both sides are equal, since integers differ by 1 or
-more. There a bilinear, bicubic or Lanczos weight is zero up to that error, and Pillow rounds weights
-to 22 bits; box and nearest may take either pixel, so for them equality counts as reached.
+double precision, whose error on sides of up to 2^16 pixels is far below the 1 that two integers differ
+by; so it can matter only where both sides are equal. There a bilinear, bicubic or Lanczos weight is
+zero up to that error, and Pillow rounds weights to 22 bits; box and nearest may take either pixel, so
+for them equality counts as reached.
 
 Rows are resized apart from columns, so that what a rectangle reaches is a rectangle.
 """

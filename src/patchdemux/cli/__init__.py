@@ -1,6 +1,6 @@
 """The command line: a thin shell over the package, one module per group of commands."""
 
-from patchdemux.cli import demo, evaluate, finetune, images, margin, reading, reproduce
+from patchdemux.cli import demo, evaluate, finetune, images, margin, reading, reproduce, verify
 from patchdemux.cli.app import app, main
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "margin",
     "reading",
     "reproduce",
+    "verify",
 ]

@@ -43,12 +43,14 @@ from patchdemux.data.decode import decode, read_bytes
 from patchdemux.data.preprocess import Preprocessing, read_image
 from patchdemux.data.sizes import sizes_of
 from patchdemux.demux import PatchDemux
+from patchdemux.document import as_document, class_names, issue
 from patchdemux.engine import Progress
 from patchdemux.footprint import Footprint, SourcePatch
 from patchdemux.inputs import logit
 from patchdemux.margin import measure_margin
 from patchdemux.masks import MaskSet
 from patchdemux.report.drawings import draw_labels, draw_masks
+from patchdemux.report.gallery import pick
 from patchdemux.report.heatmaps import probability
 from patchdemux.report.labels import Label, labels_of, overlay_of, worth_a_look
 from patchdemux.runs.store import SIDES
@@ -74,6 +76,13 @@ def certify_photos(
     output: Annotated[
         Path | None, typer.Option(help="Folder for a picture of every photo, with heat maps.")
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a certificate for every photo, which `patchdemux verify` checks: a .json file "
+            "for one photo, else a folder."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Name what photos show, and which of these labels no patch can change.
@@ -89,13 +98,29 @@ def certify_photos(
     `patchdemux certify street.jpg --model my_models:street --patch 32px`
     """
     logit(threshold)
-    pictures = picture_files(images, output)
+    pictures = files_for(images, output, "-certificate.png")
+    documents = certificate_files(images, certificate)
     notes = notes_to(json)
     demux, pixels, masks, footprint = open_photos(images, model, defense, runtime, notes)
     with photos_bar() as demux.engine.progress:
         bounds = demux.bounds(pixels)
     margin = measure_margin(demux, pixels)
     notes.print(f"every bound is moved outward by the margin: {margin}", soft_wrap=True)
+    for i, file in enumerate(documents):
+        if file is not None:
+            issued = issue(
+                demux,
+                read_bytes(images[i]),
+                str(images[i]),
+                model.preprocessing(demux.classifier),
+                pick(bounds, [i]),
+                margin,
+                threshold,
+                footprint=footprint,
+                model_name=model.model or DEFAULT_MODEL,
+            )
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(as_document(issued), "utf-8")
     bounds = bounds.widened(margin.value)
     names = class_names(demux, bounds.defended.shape[1])
     found = [labels_of(bounds, masks, i, names, logit(threshold)) for i in range(len(images))]
@@ -107,6 +132,8 @@ def certify_photos(
             draw_labels(picture, pixels[i], labels, overlay)
         if not json:
             tell_labels(images[i], labels, picture)
+            if (file := documents[i]) is not None:
+                typer.echo(f"  certificate: {file.resolve()}")
     if json:
         print_json(
             {
@@ -115,9 +142,12 @@ def certify_photos(
                     {
                         "file": str(image),
                         "picture": None if picture is None else str(picture),
+                        "certificate": None if file is None else str(file),
                         "labels": [asdict(label) for label in labels],
                     }
-                    for image, labels, picture in zip(images, found, pictures, strict=True)
+                    for image, labels, picture, file in zip(
+                        images, found, pictures, documents, strict=True
+                    )
                 ],
             }
         )
@@ -276,11 +306,6 @@ def footprint_on(
     return Footprint.of(patch, sizes_of(images, preprocessing), preprocessing)
 
 
-def class_names(demux: PatchDemux, classes: int) -> Sequence[str]:
-    """The classifier's, or numbers."""
-    return demux.classifier.class_names or [f"class {c}" for c in range(classes)]
-
-
 def read_photos(images: Sequence[Path], preprocessing: Preprocessing) -> list[Tensor]:
     """All photos, or an error that names every one that cannot be read."""
     pixels, problems = [], []
@@ -308,8 +333,19 @@ def tell_labels(image: Path, labels: Sequence[Label], picture: Path | None) -> N
         typer.echo(f"  picture: {picture.resolve()}")
 
 
-def picture_files(images: Sequence[Path], output: Path | None) -> list[Path | None]:
-    """A file for the picture of every photo; photos of the same name get a number."""
+def certificate_files(images: Sequence[Path], wanted: Path | None) -> list[Path | None]:
+    """A file for the certificate of every photo: the one that was named, or some in that folder."""
+    if wanted is None or wanted.suffix.lower() != ".json":
+        return files_for(images, wanted, ".json")
+    if len(images) > 1:
+        raise ValueError(
+            f"--certificate {wanted} is one file for {len(images)} photos: name a folder"
+        )
+    return [wanted]
+
+
+def files_for(images: Sequence[Path], output: Path | None, ending: str) -> list[Path | None]:
+    """A file for every photo, named as it; photos of the same name get a number."""
     if output is None:
         return [None] * len(images)
     seen: Counter[str] = Counter()
@@ -317,7 +353,7 @@ def picture_files(images: Sequence[Path], output: Path | None) -> list[Path | No
     for image in images:
         seen[image.stem] += 1
         number = f"-{seen[image.stem]}" if seen[image.stem] > 1 else ""
-        files.append(output / f"{image.stem}{number}-certificate.png")
+        files.append(output / f"{image.stem}{number}{ending}")
     return files
 
 

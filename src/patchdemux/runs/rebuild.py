@@ -34,6 +34,14 @@ def defense_record(defense: Defense) -> dict[str, Any] | None:
     return {"name": type(defense).__name__, "fields": fields}
 
 
+def recorded_defense(record: Mapping[str, Any] | None) -> Defense | None:
+    """The defense that `defense_record` recorded; None if it is not one of this package."""
+    if record is None or record["name"] not in defenses.__all__:
+        return None
+    defense = getattr(defenses, record["name"])(**record["fields"])
+    return defense if isinstance(defense, Defense) else None
+
+
 def rebuild(
     run: Run | str | os.PathLike[str],
     model: Callable[[Tensor], Tensor],
@@ -99,12 +107,9 @@ def _classifier(run: Run, model: Callable[[Tensor], Tensor]) -> Classifier:
 
 def _defense(run: Run) -> Defense:
     """The run's defense, made from its recorded fields; only defenses of this package are."""
-    record = run.attributes.get("defense_fields")
-    if record is not None and record["name"] in defenses.__all__:
-        kind = getattr(defenses, record["name"])
-        defense = kind(**record["fields"])
-        if isinstance(defense, Defense) and repr(defense) == run.defense:
-            return defense
+    defense = recorded_defense(run.attributes.get("defense_fields"))
+    if defense is not None and repr(defense) == run.defense:
+        return defense
     raise RunError(
         f"the defense of the run at {run.path} is not one that can be made from what was recorded; "
         f"give it: from_run(run, model, defense=...), where it was {run.defense}"
