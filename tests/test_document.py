@@ -109,7 +109,7 @@ def test_false_claims_with_a_fitting_sum_are_refuted(issued, tmp_path, change, m
     assert message in refusal(changed(issued, tmp_path / "a.json", change), issued / "scene.png")
 
 
-def test_a_smaller_margin_or_a_larger_patch_is_refuted(issued, tmp_path):
+def test_a_larger_patch_is_refuted(issued, tmp_path):
     """Claims that were made for another patch do not hold for a larger one."""
 
     def enlarge(content):
