@@ -22,9 +22,9 @@ from benchmarks.core import MASKS, row
 from benchmarks.machine import machine
 from benchmarks.model import photos, plain_model, told
 from patchdemux import Classifier, Engine, MaskSet, PatchThreat
+from patchdemux.bounds import median
 from patchdemux.certify import exceeds
 from patchdemux.data.digits import IMAGE_SIZE, digit_scenes
-from patchdemux.defenses.double_masking import median
 from patchdemux.defenses.schedule import Schedule
 from patchdemux.inputs import logit
 from patchdemux.models.digit_net import digit_net

@@ -17,9 +17,8 @@ from patchdemux import (
     ScoreBounds,
     predict,
 )
-from patchdemux.bounds import Center, Guard
+from patchdemux.bounds import Center, Guard, median
 from patchdemux.defenses import Defense
-from patchdemux.defenses.double_masking import median
 from patchdemux.defenses.schedule import MOST, Schedule
 from tables import GRID, symmetric_table, tables, thresholds
 from tiny import TinyNet, tiny_images

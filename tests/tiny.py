@@ -4,7 +4,7 @@ Weights and pixels are small multiples of 1/2, so all sums are exact in float32,
 depend on the batch it was computed in.
 """
 
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import torch
 from torch import nn
@@ -33,9 +33,9 @@ class TinyNet(nn.Module):
         return self.last(torch.relu(self.first(images.flatten(1)) - 0.5)) - 0.25
 
 
-def tiny_images(count, size, seed):
+def tiny_images(count, size, seed, channels=1):
     random = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 2, (count, 1, *size), generator=random).float()
+    return torch.randint(0, 2, (count, channels, *size), generator=random).float()
 
 
 def every_attack(image, threat):
@@ -51,3 +51,32 @@ def every_attack(image, threat):
             patch = contents.reshape(-1, 1, threat.height, threat.width)
             attacked[:, :, top : top + threat.height, left : left + threat.width] = patch
             yield (top, left), attacked
+
+
+def placements(size, threat):
+    """Every place of all patches together: for each of them top, left, height and width."""
+    alone = [
+        (top, left, height, width)
+        for height, width in threat.all_shapes
+        for top in range(size[0] - height + 1)
+        for left in range(size[1] - width + 1)
+    ]
+    return list(combinations_with_replacement(alone, threat.count))
+
+
+def every_attack_at_once(image, threat):
+    """All placements, the first of each one's images, and every image that `image` can turn into.
+
+    An attacked pixel takes the same value in all channels.
+    """
+    places, starts, attacked = placements(image.shape[-2:], threat), [], []
+    for place in places:
+        patch = torch.zeros(image.shape[-2:], dtype=torch.bool)
+        for top, left, height, width in place:
+            patch[top : top + height, left : left + width] = True
+        contents = torch.tensor(list(product(PIXELS, repeat=int(patch.sum()))))
+        images = image.repeat(len(contents), 1, 1, 1)
+        images[:, :, patch] = contents[:, None]
+        starts.append(sum(map(len, attacked)))
+        attacked.append(images)
+    return places, starts, torch.cat(attacked)

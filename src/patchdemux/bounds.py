@@ -120,7 +120,6 @@ class ScoreBounds:
             guard: "both" clips on both sides. "recall" raises only, so that no label can be hidden,
                 and proves no upper bound; "precision" lowers only, so that none can be invented.
         """
-        check_options(center, guard)
         scores = as_scores("scores", scores, "image mask mask class")
         masks = scores.shape[1]
         if clean is not None:
@@ -140,16 +139,30 @@ class ScoreBounds:
                 f"{scores[image, first, second, label]} under masks ({first}, {second}) and "
                 f"{scores[image, second, first, label]} under ({second}, {first})"
             )
-        lower, upper = scores.min(axis=2), scores.max(axis=2)
+        singles = np.diagonal(scores, axis1=1, axis2=2).swapaxes(1, 2)
+        return cls.from_rows(
+            scores.min(axis=2), scores.max(axis=2), singles, clean, center=center, guard=guard
+        )
+
+    @classmethod
+    def from_rows(
+        cls,
+        lower: Float[np.ndarray, "image mask class"],
+        upper: Float[np.ndarray, "image mask class"],
+        singles: Float[np.ndarray, "image mask class"],
+        clean: Any = None,
+        *,
+        center: Center = "median",
+        guard: Guard = "both",
+    ) -> ScoreBounds:
+        """The same from the extremes of every row of the table, and the scores under one mask."""
+        check_options(center, guard)
         if center == "median":
-            singles = np.diagonal(scores, axis1=1, axis2=2)  # (image, class, mask)
-            # The (M // 2 + 1)-th largest: above t exactly when more than half of the scores are.
-            middle = (masks - 1) // 2
-            defended = np.partition(singles, middle, axis=-1)[..., middle]
+            defended = median(singles)
         elif clean is None:
             raise ValueError('center="undefended" needs the clean scores')
         else:
-            defended = clean.astype(scores.dtype)
+            defended = as_scores("clean", clean, "image class").astype(lower.dtype)
         if guard != "precision":
             defended = np.maximum(defended, lower.max(axis=1))
         else:
@@ -166,3 +179,9 @@ def check_options(center: str, guard: str) -> None:
     for name, value, options in (("center", center, Center), ("guard", guard, Guard)):
         if value not in get_args(options):
             raise ValueError(f"{name} must be one of {get_args(options)}, but got {value!r}")
+
+
+def median(singles: Float[np.ndarray, "image mask class"]) -> Float[np.ndarray, "image class"]:
+    """The (M // 2 + 1)-th largest score: above t exactly when more than half of the scores are."""
+    middle = (singles.shape[1] - 1) // 2
+    return np.asarray(np.partition(singles, middle, axis=1)[:, middle])

@@ -82,6 +82,8 @@ class PatchDemux(nn.Module):
                 f"image_size is {self.image_size}, but the classifier wants images of {own}"
             )
         self.engine = Engine(self.classifier, fill=fill, batch_size=batch_size, progress=progress)
+        if self.image_size is not None:
+            self.check(self.image_size)
 
     @classmethod
     def from_run(
@@ -123,6 +125,13 @@ class PatchDemux(nn.Module):
 
     def extra_repr(self) -> str:
         return f"threat={self.threat}, defense={self.defense}"
+
+    def check(self, image_size: Size) -> None:
+        """Raise a ValueError if the defense cannot prove the threat on images of this size.
+
+        Nothing is run. All other methods do this first.
+        """
+        self.defense.check(self.classifier, image_size, self.threat)
 
     def bounds(self, images: Tensor) -> ScoreBounds:
         """Defended scores of the images, with an interval per patch region, as logits."""
@@ -179,10 +188,11 @@ class PatchDemux(nn.Module):
     def _checked(self, images: Tensor) -> Tensor:
         """The images, of the size that is defended."""
         images = check_images(images)
-        size = tuple(images.shape[-2:])
+        size: tuple[int, ...] = tuple(images.shape[-2:])
         if self.image_size is not None and size != self.image_size:
             raise ValueError(
                 f"the images have {size[0]} x {size[1]} pixels, but this classifier is defended "
                 f"for {self.image_size[0]} x {self.image_size[1]}; resize them first"
             )
+        self.check(size)
         return images

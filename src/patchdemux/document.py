@@ -76,7 +76,7 @@ def issue(
         "statement": statement(demux.threat, footprint, threshold),
         "image": {"name": name, "sha256": sha256(photo), "height": height, "width": width},
         "preprocessing": preprocessing.description,
-        "threat": asdict(demux.threat),
+        "threat": demux.threat.settings,
         "footprint": None if footprint is None else asdict(footprint),
         "defense": defense_record(demux.defense),
         "fill": demux.engine.fill.flatten().tolist(),
@@ -121,13 +121,10 @@ def statement(threat: PatchThreat, footprint: Footprint | None, threshold: float
 
 def prepare(document: Document, classifier: Classifier) -> PatchDemux:
     """The defended classifier that the document is about, around this model."""
-    defense = recorded_defense(document["defense"])
-    if defense is None:
-        raise ValueError(f"the defense {document['defense']} is not one of this package")
     return PatchDemux(
         classifier,
         PatchThreat(**document["threat"]),
-        defense,
+        recorded_defense(document["defense"]),
         document["preprocessing"]["size"],
         document["fill"],
         batch_size=document["batch_size"],

@@ -29,7 +29,8 @@ def covering_intervals(length: int, patch: int, masks: int) -> tuple[int, list[i
 class MaskSet:
     """Rectangles such that every placement of the threat's patch lies wholly inside at least one.
 
-    That is *proved* whenever a set is made, by checking every position of the patch.
+    That is *proved* whenever a set is made, by checking every position of every shape of the patch.
+    Of several patches each lies inside a mask, so that a union of as many masks holds them all.
 
     Attributes:
         image_size: height and width of the images, in pixels.
@@ -63,17 +64,16 @@ class MaskSet:
     ) -> MaskSet:
         """The R-covering set of PatchCleanser with `masks` (rows, columns) of masks.
 
+        Of a patch of several shapes, it covers the rectangle that holds them all: a grid that covers
+        the tallest and the widest shape covers that as well.
+
         >>> masks = MaskSet.covering(448, PatchThreat(64, 64))
         >>> len(masks), masks.boxes[0].tolist(), len(masks.unions())
         (36, [0, 0, 128, 128], 666)
         """
         height, width = as_size("image_size", image_size)
         rows, columns = as_mask_counts(masks)
-        if threat.height > height or threat.width > width:
-            raise ValueError(
-                f"a {threat} does not fit into an image of {height} x {width}; "
-                f"the patch may have at most {height} x {width} pixels"
-            )
+        threat.check_fits(image_size)
         mask_height, tops = covering_intervals(height, threat.height, rows)
         mask_width, lefts = covering_intervals(width, threat.width, columns)
         boxes = [(top, left, mask_height, mask_width) for top in tops for left in lefts]
@@ -83,25 +83,24 @@ class MaskSet:
     def _prove_coverage(self) -> None:
         """Mark, for every mask, the patch positions it holds; every position must be marked."""
         height, width = self.image_size
-        patch = self.threat
         ends = self.boxes[:, :2] + self.boxes[:, 2:]
         if (self.boxes[:, :2] < 0).any() or (ends > (height, width)).any():
             raise ValueError(f"a mask reaches outside the image of {height} x {width} pixels")
-        covered = np.zeros(
-            (max(height - patch.height + 1, 0), max(width - patch.width + 1, 0)), bool
-        )
-        if covered.size == 0:
-            raise ValueError(f"a {patch} does not fit into an image of {height} x {width}")
-        for (top, left, _, _), (bottom, right) in zip(self.boxes, ends, strict=True):
-            last_row, last_column = bottom - patch.height, right - patch.width
-            covered[top : max(last_row + 1, top), left : max(last_column + 1, left)] = True
-        if not covered.all():
-            top, left = np.argwhere(~covered)[0]
-            raise ValueError(
-                f"the masks do not cover the threat: a {patch} with its top left corner at row "
-                f"{top}, column {left} lies inside no mask (and {int((~covered).sum()) - 1} other "
-                f"positions); no certificate can be given with these masks"
-            )
+        for tall, wide in self.threat.all_shapes:
+            patch = PatchThreat(tall, wide)
+            covered = np.zeros((max(height - tall + 1, 0), max(width - wide + 1, 0)), bool)
+            if covered.size == 0:
+                raise ValueError(f"a {patch} does not fit into an image of {height} x {width}")
+            for (top, left, _, _), (bottom, right) in zip(self.boxes, ends, strict=True):
+                last_row, last_column = bottom - tall, right - wide
+                covered[top : max(last_row + 1, top), left : max(last_column + 1, left)] = True
+            if not covered.all():
+                top, left = np.argwhere(~covered)[0]
+                raise ValueError(
+                    f"the masks do not cover the threat: a {patch} with its top left corner at row "
+                    f"{top}, column {left} lies inside no mask (and {int((~covered).sum()) - 1} "
+                    f"other positions); no certificate can be given with these masks"
+                )
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -113,7 +112,7 @@ class MaskSet:
         size = " or ".join(f"{h} x {w}" for h, w in sorted(sizes))
         text = (
             f"{len(self)} masks{grid} of {size} pixels on images of {height} x {width}, "
-            f"proved to cover every {self.threat}"
+            f"proved to cover every {self.threat.single}"
         )
         if self.requested != self.grid and self.requested is not None:
             asked = f"{self.requested[0]} x {self.requested[1]}"

@@ -363,7 +363,7 @@ def setting_of(
     """What an answer for programs begins with."""
     return {
         "image_size": list(masks.image_size),
-        "patch": asdict(masks.threat),
+        "patch": masks.threat.settings,
         **({} if footprint is None else {"footprint": asdict(footprint)}),
         "masks": len(masks),
         **({} if threshold is None else {"threshold": threshold}),

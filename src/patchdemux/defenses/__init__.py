@@ -2,5 +2,6 @@
 
 from patchdemux.defenses.base import Decision, Defense
 from patchdemux.defenses.double_masking import DoubleMasking
+from patchdemux.defenses.registry import available, make_defense
 
-__all__ = ["Decision", "Defense", "DoubleMasking"]
+__all__ = ["Decision", "Defense", "DoubleMasking", "available", "make_defense"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from patchdemux.bounds import ScoreBounds
 from patchdemux.certify import predict
+from patchdemux.classifier import Classifier
 from patchdemux.engine import Engine
 from patchdemux.inputs import as_threshold
 from patchdemux.threat import PatchThreat, Size
@@ -42,7 +44,16 @@ class Defense(ABC):
     A defense decides what the classifier is shown, and turns the scores into a defended score with an
     interval per region of the image, such that every placement of the threat's patch lies inside at
     least one region. It runs the classifier through the engine only.
+
+    It is a frozen dataclass, so that a run records its settings and makes it again from them.
+
+    Attributes:
+        threat_in_words: which patches it proves, for people who choose a defense.
+        needs: what a classifier must be, for them.
     """
+
+    threat_in_words: ClassVar[str] = "one patch"
+    needs: ClassVar[str] = "any classifier"
 
     @abstractmethod
     def bounds(self, engine: Engine, images: Tensor, threat: PatchThreat) -> ScoreBounds:
@@ -82,6 +93,19 @@ class Defense(ABC):
         counts = None if views is None else np.full(len(images), views)
         return Decision(labels, np.ones_like(labels), defended, defended, counts)
 
+    def check(self, classifier: Classifier, image_size: Size, threat: PatchThreat) -> None:
+        """Raise a ValueError if the defense cannot prove this threat, or does not fit the classifier.
+
+        It is called before any forward pass. As it stands here it allows one patch, of any shape;
+        a defense with more to ask for asks this first: `super().check(...)`.
+        """
+        if threat.count > 1:
+            raise ValueError(
+                f"{type(self).__name__} proves {self.threat_in_words}, not a {threat}; double "
+                f"masking proves several patches"
+            )
+        threat.check_fits(image_size)
+
     def views(self, image_size: Size, threat: PatchThreat) -> int | None:
         """Forward passes per image, the image itself included; None where only running it tells."""
         return None
@@ -91,3 +115,8 @@ class Defense(ABC):
     ) -> Int[np.ndarray, "region 4"] | None:
         """Top, left, height and width of every region; None where regions are no boxes."""
         return None
+
+    def regions(self, image_size: Size, threat: PatchThreat) -> int | None:
+        """The number of regions; None where only running it tells."""
+        boxes = self.region_boxes(image_size, threat)
+        return None if boxes is None else len(boxes)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from patchdemux.bounds import Center, Guard, ScoreBounds, check_options
+from patchdemux.bounds import Center, Guard, ScoreBounds, check_options, median
 from patchdemux.certify import exceeds
+from patchdemux.classifier import Classifier
 from patchdemux.defenses.base import Decision, Defense
 from patchdemux.defenses.schedule import Schedule
+from patchdemux.defenses.unions import MOST_REGIONS, Unions, count_sets
 from patchdemux.engine import Engine
-from patchdemux.inputs import as_threshold
+from patchdemux.inputs import as_threshold, blocks
 from patchdemux.masks import MaskSet, as_mask_counts
 from patchdemux.threat import PatchThreat, Size
 
@@ -26,6 +29,10 @@ class DoubleMasking(Defense):
     The proof is in `ScoreBounds.from_pairs`. Only distinct unions of masks are run: 666 views of an
     image with 6 x 6 masks, and the image itself.
 
+    Against K patches, a "mask" is a union of up to K masks, each of which holds one of the patches;
+    the same proof then holds for every placement of all of them. That takes 66,711 views for two
+    patches and 6 x 6 masks, 255 for 3 x 3 masks, and 15 for 2 x 2 masks.
+
     Args:
         masks: rows and columns of masks. More masks are smaller, certify more, and cost more.
         center: "median" is the paper's algorithm. "undefended" has the same certificate, and a clean
@@ -33,6 +40,8 @@ class DoubleMasking(Defense):
         guard: "both", or one side only: "recall" (nothing can be hidden), "precision" (nothing can
             be invented).
     """
+
+    threat_in_words: ClassVar[str] = "one patch or several, of one shape or many"
 
     masks: int | Sequence[int] = (6, 6)
     center: Center = "median"
@@ -46,23 +55,41 @@ class DoubleMasking(Defense):
         """The masks used for images of this size; their boxes are the regions of the bounds."""
         return MaskSet.covering(image_size, threat, self.masks)
 
-    def views(self, image_size: Size, threat: PatchThreat) -> int:
-        masks = len(self.mask_set(image_size, threat))
-        return masks * (masks + 1) // 2 + 1
+    def check(self, classifier: Classifier, image_size: Size, threat: PatchThreat) -> None:
+        regions = self.regions(image_size, threat)
+        if threat.count > 1 and regions > MOST_REGIONS:
+            raise ValueError(
+                f"{threat.count} patches take {self.views(image_size, threat):,} views per image and "
+                f"{regions:,} unions of masks as regions, of which at most {MOST_REGIONS:,} are "
+                f"supported; take fewer masks"
+            )
 
-    def region_boxes(self, image_size: Size, threat: PatchThreat) -> Int[np.ndarray, "region 4"]:
-        return self.mask_set(image_size, threat).boxes
+    def views(self, image_size: Size, threat: PatchThreat) -> int:
+        return count_sets(len(self.mask_set(image_size, threat)), 2 * threat.count) + 1
+
+    def regions(self, image_size: Size, threat: PatchThreat) -> int:
+        return count_sets(len(self.mask_set(image_size, threat)), threat.count)
+
+    def region_boxes(
+        self, image_size: Size, threat: PatchThreat
+    ) -> Int[np.ndarray, "region 4"] | None:
+        """The masks; None with several patches, whose regions are the unions of as many masks."""
+        return self.mask_set(image_size, threat).boxes if threat.count == 1 else None
 
     def bounds(self, engine: Engine, images: Tensor, threat: PatchThreat) -> ScoreBounds:
         height, width = images.shape[-2:]
         masks = self.mask_set((height, width), threat)
+        unions = Unions.of(masks, threat.count)
         clean = engine.scores(images)
-        unions = masks.unions()
-        scores = engine.masked_scores(images, masks.dense(), unions)
-        # The symmetric table of all pairs, from its upper triangle.
-        view = np.empty((len(masks), len(masks)), int)
-        view[unions[:, 0], unions[:, 1]] = view[unions[:, 1], unions[:, 0]] = range(len(unions))
-        return ScoreBounds.from_pairs(scores[:, view], clean, center=self.center, guard=self.guard)
+        rows = []
+        # With several patches, the scores of all views of all images would be large.
+        for block in blocks(len(images), len(unions.views)):
+            scores = engine.masked_scores(images[block], masks.dense(), unions.views)
+            rows.append(unions.rows(scores))
+        lower, upper, singles = (np.concatenate(part) for part in zip(*rows, strict=True))
+        return ScoreBounds.from_rows(
+            lower, upper, singles, clean, center=self.center, guard=self.guard
+        )
 
     def decide(
         self,
@@ -72,7 +99,12 @@ class DoubleMasking(Defense):
         threshold: float,
         max_views: int | None = None,
     ) -> Decision:
-        """The labels that `bounds` gives, from all single masks and as many pairs as decide them."""
+        """The labels that `bounds` gives, from all single masks and as many pairs as decide them.
+
+        With several patches, all views are run.
+        """
+        if threat.count > 1:
+            return super().decide(engine, images, threat, threshold, max_views)
         height, width = images.shape[-2:]
         masks = self.mask_set((height, width), threat)
         count, undefended = len(masks), self.center == "undefended"
@@ -95,9 +127,3 @@ class DoubleMasking(Defense):
         labels = exceeds(lower, threshold)
         decided = labels | ~exceeds(upper, threshold)
         return Decision(labels, decided, lower, upper, first + schedule.views())
-
-
-def median(singles: Float[np.ndarray, "image mask class"]) -> Float[np.ndarray, "image class"]:
-    """The score that is above a threshold exactly when more than half of the scores are."""
-    middle = (singles.shape[1] - 1) // 2
-    return np.asarray(np.partition(singles, middle, axis=1)[:, middle])

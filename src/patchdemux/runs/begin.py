@@ -46,6 +46,7 @@ def check_fit(demux: PatchDemux, dataset: ImageSet, limit: int | None) -> int:
             f"the data set gives images of {tuple(dataset.image_size)}, but this classifier is "
             f"defended for {demux.image_size}; resize them to that when loading the data set"
         )
+    demux.check(dataset.image_size)
     known = demux.classifier.class_names
     if known is not None and known != tuple(dataset.class_names):
         pairs = zip(known, dataset.class_names, strict=False)
@@ -105,7 +106,7 @@ def begin(
     margin = measure_margin(demux, pixels, batch_sizes=(*BATCH_SIZES, batch_size))
     attributes = {
         "class_names": list(dataset.class_names),
-        "threat": asdict(demux.threat),
+        "threat": demux.threat.settings,
         "footprint": None if footprint is None else asdict(footprint),
         "data": dict(dataset.description),
         **{name: fields[name] for name in ("model", "defense", "precision", "fill", "image_size")},

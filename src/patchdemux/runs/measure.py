@@ -60,8 +60,9 @@ def survey(demux: PatchDemux, image: Tensor, classes: int) -> Survey:
     height, width = image.shape[-2:]
     views = demux.defense.views((height, width), demux.threat)
     boxes = demux.defense.region_boxes((height, width), demux.threat)
-    if views is not None and boxes is not None:
-        return Survey(views, len(boxes), boxes)
+    regions = demux.defense.regions((height, width), demux.threat)
+    if views is not None and regions is not None:
+        return Survey(views, regions, boxes)
     counted = 0
     bounds = demux.defense.bounds(engine, image[None], demux.threat)
     return Survey(views or counted, bounds.lower.shape[1], boxes)

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from patchdemux import defenses
 from patchdemux.classifier import Classifier
-from patchdemux.defenses import Defense
+from patchdemux.defenses import Defense, make_defense
+from patchdemux.defenses.registry import name_of
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Progress
 from patchdemux.margin import Margin
@@ -25,21 +25,25 @@ OF_THE_MODEL = ("model", "architecture", "weights", "mean", "std")
 OF_THE_MACHINE = ("runtime", "precision", "device", "torch")
 
 
+OLD_NAMES = {"DoubleMasking": "double-masking"}
+"""Of runs that were begun before defenses had names."""
+
+
 def defense_record(defense: Defense) -> dict[str, Any] | None:
-    """A defense as JSON values, to make it again; None if it is not a dataclass of such values."""
+    """A registered defense as JSON values, to make it again; None if it cannot be made from such."""
+    name = name_of(defense)
     try:
         fields = json.loads(json.dumps(asdict(defense)))  # type: ignore[call-overload]
     except TypeError:
         return None
-    return {"name": type(defense).__name__, "fields": fields}
+    return None if name is None else {"name": name, "fields": fields}
 
 
-def recorded_defense(record: Mapping[str, Any] | None) -> Defense | None:
-    """The defense that `defense_record` recorded; None if it is not one of this package."""
-    if record is None or record["name"] not in defenses.__all__:
-        return None
-    defense = getattr(defenses, record["name"])(**record["fields"])
-    return defense if isinstance(defense, Defense) else None
+def recorded_defense(record: Mapping[str, Any] | None) -> Defense:
+    """The defense that `defense_record` recorded; an error with the reason if it cannot be made."""
+    if record is None:
+        raise ValueError("its class has no registered name")
+    return make_defense(OLD_NAMES.get(record["name"], record["name"]), record["fields"])
 
 
 def rebuild(
@@ -106,11 +110,15 @@ def _classifier(run: Run, model: Callable[[Tensor], Tensor]) -> Classifier:
 
 
 def _defense(run: Run) -> Defense:
-    """The run's defense, made from its recorded fields; only defenses of this package are."""
-    defense = recorded_defense(run.attributes.get("defense_fields"))
-    if defense is not None and repr(defense) == run.defense:
-        return defense
+    """The run's defense, made from its recorded name and settings."""
+    try:
+        defense = recorded_defense(run.attributes.get("defense_fields"))
+        if repr(defense) == run.defense:
+            return defense
+        why = f"they make {defense!r}"
+    except (ValueError, ImportError) as error:
+        why = str(error)
     raise RunError(
-        f"the defense of the run at {run.path} is not one that can be made from what was recorded; "
-        f"give it: from_run(run, model, defense=...), where it was {run.defense}"
+        f"the defense of the run at {run.path} is not one that can be made from what was recorded "
+        f"({why}); give it: from_run(run, model, defense=...), where it was {run.defense}"
     )
