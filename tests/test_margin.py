@@ -254,7 +254,7 @@ def test_the_classifier_of_a_run_is_what_the_run_certified(run):
         demux = PatchDemux.from_run(given, Planted())
         assert demux.threat == THREAT
         assert demux.defense == DoubleMasking((2, 3), center="undefended", guard="recall")
-        assert demux.engine.fill.item() == 0.5
+        assert demux.engine.fill == [0.5]
         assert demux.image_size == SIZE
         assert demux.engine.batch.fixed == 7
         assert demux.classifier.class_names == run.class_names

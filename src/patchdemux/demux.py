@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from patchdemux.bounds import ScoreBounds
 from patchdemux.certify import Certificate, Method, certify
 from patchdemux.classifier import Classifier
 from patchdemux.defenses import Decision, Defense, DoubleMasking
-from patchdemux.engine import Engine, Progress, check_images
+from patchdemux.engine import Engine, Fill, Progress, check_images
 from patchdemux.inputs import logit
 from patchdemux.margin import Margin, measure_margin
 from patchdemux.runtimes import make_runtime
@@ -35,7 +35,8 @@ class PatchDemux(nn.Module):
         threat: what the attacker may do, in pixels of the model's input.
         defense: how bounds are proved.
         image_size: height and width of the images; other sizes are then refused.
-        fill: the value of hidden pixels, one number or one per channel.
+        fill: the value of hidden pixels, one number or one per channel; or "mean", that of the
+            visible pixels of each view.
         batch_size: masked views per call of the model; None finds it.
         progress: called with the views done and their total.
         runtime: what runs the model: "torch", "compile", "onnx" or "openvino"; None: as the classifier
@@ -55,7 +56,7 @@ class PatchDemux(nn.Module):
         threat: PatchThreat,
         defense: Defense | None = None,
         image_size: Size | None = None,
-        fill: float | Sequence[float] = 0.0,
+        fill: Fill = 0.0,
         *,
         batch_size: int | None = None,
         progress: Progress | None = None,

@@ -79,7 +79,7 @@ def issue(
         "threat": demux.threat.settings,
         "footprint": None if footprint is None else asdict(footprint),
         "defense": defense_record(demux.defense),
-        "fill": demux.engine.fill.flatten().tolist(),
+        "fill": demux.engine.fill,
         "batch_size": demux.engine.batch.size,
         "model_name": model_name,
         "function": classifier_fields(demux.classifier),

@@ -93,9 +93,7 @@ def measure_margin(
     scored = []
     for size in [*sizes, sizes[-1]]:
         count = min(most, -(-max(views, size) // len(images)))
-        engine = Engine(
-            demux.classifier, fill=demux.engine.fill.flatten().tolist(), batch_size=size
-        )
+        engine = Engine(demux.classifier, fill=demux.engine.fill, batch_size=size)
         for shuffled in (False, True):
             order = random.permutation(count) if shuffled else np.arange(count)
             places = random.permutation(len(images)) if shuffled else np.arange(len(images))
@@ -145,7 +143,7 @@ def views_of(demux: PatchDemux, images: Tensor) -> tuple[np.ndarray, np.ndarray]
     A defense that hides nothing has one view: the image itself.
     """
     size = demux.engine.batch.fixed or BatchSize.START
-    fill = demux.engine.fill.flatten().tolist()
+    fill = demux.engine.fill
     try:
         demux.defense.bounds(
             _Recorder(demux.classifier, fill=fill, batch_size=size), images[:1], demux.threat

@@ -120,9 +120,7 @@ class PatchThreat:
             tall: min(pixels // tall, math.floor(high * tall), width)
             for tall in range(1, min(height, pixels) + 1)
         }
-        shapes = maximal(
-            (tall, wide) for tall, wide in widest.items() if wide >= max(low * tall, 1)
-        )
+        shapes = maximal((t, w) for t, w in widest.items() if w >= 1 and w >= low * t)
         if not shapes:
             raise ValueError(
                 f"no rectangle of at most {pixels} whole pixels inside {height} x {width} has "

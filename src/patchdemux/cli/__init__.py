@@ -1,10 +1,21 @@
 """The command line: a thin shell over the package, one module per group of commands."""
 
-from patchdemux.cli import demo, evaluate, finetune, images, margin, reading, reproduce, verify
+from patchdemux.cli import (
+    defenses,
+    demo,
+    evaluate,
+    finetune,
+    images,
+    margin,
+    reading,
+    reproduce,
+    verify,
+)
 from patchdemux.cli.app import app, main
 
 __all__ = [
     "app",
+    "defenses",
     "demo",
     "evaluate",
     "finetune",

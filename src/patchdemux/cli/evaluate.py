@@ -24,11 +24,14 @@ from patchdemux.cli.options import (
     Json,
     ModelOptions,
     RuntimeOptions,
+    Yes,
+    agree,
     grouped,
+    many_views,
     notes_to,
     print_json,
     progress_console,
-    tell_masks,
+    tell_defense,
 )
 from patchdemux.data.base import ImageError, ImageSet
 from patchdemux.data.open import open_dataset
@@ -128,6 +131,7 @@ def evaluate(
     on_error: Annotated[
         OnError, typer.Option(help="At a photo that cannot be read: stop, or skip and report it.")
     ] = "stop",
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Evaluate a data set into a run, from which tables, curves and certificates are read.
@@ -139,13 +143,16 @@ def evaluate(
     `patchdemux evaluate photos/ runs/mine --model my_models:street --patch 32px`
 
     `patchdemux evaluate photos/ runs/street --model my_models:street --patch 64px@source`
+
+    `patchdemux evaluate digits:50 runs/two --patches 2 --masks 3 --patch 1%`
     """
     classifier, dataset = source.open(data, model)
     notes = notes_to(json)
     classifier = as_begun(runtime, run).apply(classifier, lambda: first_image(dataset), notes)
     footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset, limit=limit))
-    demux, masks = defense.defend(classifier, dataset.image_size, footprint)
-    tell_masks(defense.patch, masks, notes, footprint)
+    demux, _ = defense.defend(classifier, dataset.image_size, footprint)
+    tell_defense(defense.patch, demux, notes, footprint)
+    agree(demux, min(len(dataset), limit or len(dataset)), yes)
     started = time.perf_counter()
     try:
         with watched(notes) as progress:
@@ -198,9 +205,11 @@ def plan(
     notes = notes_to(json)
     classifier = runtime.apply(classifier, lambda: first_image(dataset), notes)
     footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset, limit=limit))
-    demux, masks = defense.defend(classifier, dataset.image_size, footprint)
-    tell_masks(defense.patch, masks, notes, footprint)
+    demux, _ = defense.defend(classifier, dataset.image_size, footprint)
+    tell_defense(defense.patch, demux, notes, footprint)
     cost = runs.plan(demux, dataset, batch_size=batch_size, limit=limit)
+    if many := many_views(demux, cost.images):
+        notes.print(f"warning: {many}; evaluate wants to hear --yes", soft_wrap=True)
     if json:
         print_json(asdict(cost))
         return

@@ -22,26 +22,28 @@ from patchdemux.cli.app import app
 from patchdemux.cli.options import (
     DefenseOptions,
     Filter,
-    Jpeg,
     Json,
     Masks,
     ModelOptions,
-    Patch,
     Resize,
     RuntimeOptions,
+    ThreatOptions,
+    Yes,
+    agree,
     as_pair,
-    as_source_patch,
     as_threat,
     grouped,
     notes_to,
     print_json,
     progress_console,
-    tell_masks,
+    tell,
+    tell_defense,
 )
 from patchdemux.data.base import ImageError
 from patchdemux.data.decode import decode, read_bytes
 from patchdemux.data.preprocess import Preprocessing, read_image
 from patchdemux.data.sizes import sizes_of
+from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.document import as_document, class_names, issue
 from patchdemux.engine import Progress
@@ -83,6 +85,7 @@ def certify_photos(
             "for one photo, else a folder."
         ),
     ] = None,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Name what photos show, and which of these labels no patch can change.
@@ -102,6 +105,7 @@ def certify_photos(
     documents = certificate_files(images, certificate)
     notes = notes_to(json)
     demux, pixels, masks, footprint = open_photos(images, model, defense, runtime, notes)
+    agree(demux, len(images), yes)
     with photos_bar() as demux.engine.progress:
         bounds = demux.bounds(pixels)
     margin = measure_margin(demux, pixels)
@@ -137,7 +141,7 @@ def certify_photos(
     if json:
         print_json(
             {
-                **setting_of(masks, threshold, footprint),
+                **setting_of(demux, masks, threshold, footprint),
                 "images": [
                     {
                         "file": str(image),
@@ -165,6 +169,7 @@ def predict_photos(
         int | None,
         typer.Option(min=1, help="Forward passes per photo; labels that take more are undecided."),
     ] = None,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Name what photos show, with the defended classifier: of COCO, if no --model is given.
@@ -175,6 +180,8 @@ def predict_photos(
     """
     logit(threshold)
     demux, pixels, masks, footprint = open_photos(images, model, defense, runtime, progress_console)
+    if max_views is None:
+        agree(demux, len(images), yes)
     with photos_bar() as demux.engine.progress:
         decision = demux.decide(pixels, threshold, max_views)
     names = class_names(demux, decision.labels.shape[1])
@@ -204,11 +211,13 @@ def predict_photos(
             passes = "" if views is None else f"; {views} forward passes"
             typer.echo(f"{image}: {words or 'no label'}{rest}{passes}")
     if json:
-        print_json({**setting_of(masks, threshold, footprint), "images": answers})
+        print_json({**setting_of(demux, masks, threshold, footprint), "images": answers})
 
 
 @app.command("masks")
+@grouped
 def show_masks(
+    against: ThreatOptions,
     image: Annotated[
         Path | None, typer.Argument(help="A photo to draw on; else a blank canvas.")
     ] = None,
@@ -217,8 +226,6 @@ def show_masks(
     ] = None,
     resize: Resize = "squash",
     filter: Filter = "bilinear",
-    patch: Patch = "2%",
-    jpeg: Jpeg = None,
     masks: Masks = "6",
     covers: Annotated[
         str | None, typer.Option(help="Do these masks cover this patch too? If not, exit code 1.")
@@ -242,12 +249,12 @@ def show_masks(
             canvas = height, width
         preprocessing = Preprocessing(canvas, resize, filter)
         photo = read_image(image, preprocessing)
-    source = as_source_patch(patch, jpeg)
-    footprint = None
+    source, footprint = against.source_patch, None
     if source is not None and image is not None:
         footprint = footprint_on([image], preprocessing, source)
-    threat = footprint.threat if footprint else as_threat(patch, canvas)
-    mask_set = MaskSet.covering(canvas, threat, as_pair("--masks", masks))
+    threat = against.threat(canvas, footprint)
+    defense = DoubleMasking(as_pair("--masks", masks))
+    mask_set = defense.mask_set(canvas, threat)
     other = None if covers is None else as_threat(covers, canvas, "--covers")
     problem = None if other is None else uncovered(mask_set, other)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -255,15 +262,21 @@ def show_masks(
     if json:
         answer = {} if other is None else {"covers": problem is None, "problem": problem}
         boxes = [dict(zip(SIDES, box, strict=True)) for box in mask_set.boxes.tolist()]
-        setting = setting_of(mask_set, footprint=footprint)
+        setting = {
+            "image_size": canvas,
+            "patch": threat.settings,
+            **footprint_setting(footprint),
+            "masks": len(mask_set),
+        }
         print_json({**setting, "picture": str(output), **answer, "boxes": boxes})
         raise typer.Exit(0 if problem is None else 1)
     notes = notes_to(json)
-    tell_masks(patch, mask_set, notes, footprint)
+    how = defense.in_words(canvas, threat)
+    tell(against.patch, threat, canvas, how, notes, footprint)
     say = partial(notes.print, highlight=False, markup=False, soft_wrap=True)
     tops, lefts = (np.unique(mask_set.boxes[:, side]).tolist() for side in (0, 1))
     say(f"they begin at the rows {tops} and the columns {lefts}")
-    say(f"{len(mask_set.unions()) + 1:,} forward passes per image")
+    say(f"{defense.views(canvas, threat):,} forward passes per image")
     say(f"picture: {output.resolve()}")
     if problem is not None:
         raise ValueError(problem)
@@ -286,8 +299,9 @@ def open_photos(
     defense: DefenseOptions,
     runtime: RuntimeOptions,
     notes: Console,
-) -> tuple[PatchDemux, Tensor, MaskSet, Footprint | None]:
-    """The defended classifier, the photos as it sees them, its masks, and what a patch reaches."""
+) -> tuple[PatchDemux, Tensor, MaskSet | None, Footprint | None]:
+    """The defended classifier, the photos as it sees them, its regions, where they are boxes, and what
+    a patch reaches."""
     model = replace(model, model=model.model or DEFAULT_MODEL)
     classifier = model.open(model.class_names)
     preprocessing = model.preprocessing(classifier)
@@ -295,7 +309,7 @@ def open_photos(
     classifier = runtime.apply(classifier, lambda: pixels[0], notes)
     footprint = defense.footprint(partial(footprint_on, images, preprocessing))
     demux, masks = defense.defend(classifier, preprocessing.image_size, footprint)
-    tell_masks(defense.patch, masks, notes, footprint)
+    tell_defense(defense.patch, demux, notes, footprint)
     return demux, pixels, masks, footprint
 
 
@@ -357,16 +371,22 @@ def files_for(images: Sequence[Path], output: Path | None, ending: str) -> list[
     return files
 
 
+def footprint_setting(footprint: Footprint | None) -> dict[str, Any]:
+    """What a patch on the photo reaches, in an answer for programs."""
+    return {} if footprint is None else {"footprint": asdict(footprint)}
+
+
 def setting_of(
-    masks: MaskSet, threshold: float | None = None, footprint: Footprint | None = None
+    demux: PatchDemux, masks: MaskSet | None, threshold: float, footprint: Footprint | None
 ) -> dict[str, Any]:
     """What an answer for programs begins with."""
     return {
-        "image_size": list(masks.image_size),
-        "patch": masks.threat.settings,
-        **({} if footprint is None else {"footprint": asdict(footprint)}),
-        "masks": len(masks),
-        **({} if threshold is None else {"threshold": threshold}),
+        "image_size": list(demux.image_size or ()),
+        "patch": demux.threat.settings,
+        **footprint_setting(footprint),
+        "defense": repr(demux.defense),
+        "masks": None if masks is None else len(masks),
+        "threshold": threshold,
     }
 
 

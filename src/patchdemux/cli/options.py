@@ -7,8 +7,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,12 +18,12 @@ import typer
 from rich.console import Console
 from torch import Tensor
 
-from patchdemux.bounds import Center, Guard
 from patchdemux.classifier import Classifier
 from patchdemux.cli.app import console
 from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
-from patchdemux.defenses import DoubleMasking
+from patchdemux.defenses import make_defense
 from patchdemux.demux import PatchDemux
+from patchdemux.engine import Fill
 from patchdemux.footprint import SAMPLING, Footprint, SourcePatch
 from patchdemux.masks import MaskSet
 from patchdemux.models.loading import FORMS, load_model, made_to_size
@@ -34,6 +34,9 @@ progress_console = Console(stderr=True)
 
 AUTO, ANY = "auto", "any"
 SOURCE = "@source"
+
+MANY_VIEWS = 10_000
+"""Forward passes per image above which a command wants to hear --yes."""
 
 PATCH_FORMS = (
     "a share of the image (2% or 0.02, as a square), or pixels of the model's input (64 or 64px, "
@@ -50,6 +53,9 @@ Jpeg = Annotated[
 ]
 Resize = Annotated[str, typer.Option(help=f"How photos get that size: {', '.join(MODES)}.")]
 Filter = Annotated[str, typer.Option(help=f"How they are resampled: {', '.join(FILTERS)}.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", help=f"Run even more than {MANY_VIEWS:,} forward passes per image.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else.")]
 
 
@@ -147,43 +153,108 @@ class RuntimeOptions:
 
 
 @dataclass(frozen=True)
-class DefenseOptions:
-    """Against what, and how."""
+class ThreatOptions:
+    """Against what."""
 
     patch: Patch = "2%"
     jpeg: Jpeg = None
-    masks: Masks = "6"
-    center: Annotated[
-        Center, typer.Option(help="The score where the bounds leave a choice; the paper: median.")
-    ] = "median"
-    guard: Annotated[
-        Guard,
+    patches: Annotated[
+        int, typer.Option(min=1, help="So many patches at once; costs grow fast with them.")
+    ] = 1
+    ratios: Annotated[
+        str | None,
         typer.Option(
-            help="Prove that nothing is hidden (recall), or invented (precision), or both."
+            help="All rectangles of at most the patch's area, with width / height in a range, as "
+            "0.5-2."
         ),
-    ] = "both"
-    fill: Annotated[
-        str, typer.Option(help="Hidden pixels, 0 to 1; or one value per channel, as 0.5,0.4,0.4.")
-    ] = "0"
+    ] = None
 
     def footprint(self, find: Callable[[SourcePatch], Footprint]) -> Footprint | None:
         """What a patch on the photos reaches, once it is known on which; None if it is on the input."""
-        patch = as_source_patch(self.patch, self.jpeg)
+        patch = self.source_patch
         return None if patch is None else find(patch)
+
+    @property
+    def source_patch(self) -> SourcePatch | None:
+        """The patch on the photo, if it is on the photo."""
+        return as_source_patch(self.patch, self.jpeg)
+
+    def threat(
+        self, image_size: tuple[int, int], footprint: Footprint | None = None
+    ) -> PatchThreat:
+        """What the attacker may do to images of this size."""
+        patch = footprint.threat if footprint else as_threat(self.patch, image_size)
+        if self.ratios is not None and footprint:
+            raise ValueError(
+                f"--ratios is about a patch on the model's input, but {self.patch} is on the photo"
+            )
+        if self.ratios is None:
+            return replace(patch, count=self.patches)
+        found = re.fullmatch(r"([\d.]+)-([\d.]+)", self.ratios.replace(" ", ""))
+        if found is None:
+            raise ValueError(f"--ratios must be as 0.5-2 or 1-4, but got {self.ratios!r}")
+        pixels, ratios = patch.height * patch.width, (float(found[1]), float(found[2]))
+        return PatchThreat.rectangles(pixels, ratios, image_size, self.patches)
+
+
+@dataclass(frozen=True)
+class DefenseOptions(ThreatOptions):
+    """Against what, and how."""
+
+    defense: Annotated[
+        str, typer.Option(help="How; `patchdemux defenses` lists what there is.")
+    ] = "double-masking"
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of the defense, as masks=[6,4]; may be repeated."),
+    ] = None
+    masks: Annotated[
+        str | None,
+        typer.Option(help="Setting of that name, as 6 for 6 rows and 6 columns, or 6x4. Else 6."),
+    ] = None
+    center: Annotated[
+        str | None,
+        typer.Option(
+            help="Setting of that name: the score where the bounds leave a choice, median (the "
+            "paper) or undefended. Else median."
+        ),
+    ] = None
+    guard: Annotated[
+        str | None,
+        typer.Option(
+            help="Setting of that name: prove that nothing is hidden (recall), or invented "
+            "(precision), or both. Else both."
+        ),
+    ] = None
+    fill: Annotated[
+        str,
+        typer.Option(
+            help="Hidden pixels, 0 to 1; one value per channel, as 0.5,0.4,0.4; or mean, that of "
+            "the visible pixels."
+        ),
+    ] = "0"
 
     def defend(
         self,
         classifier: Classifier,
         image_size: tuple[int, int],
         footprint: Footprint | None = None,
-    ) -> tuple[PatchDemux, MaskSet]:
-        """The defended classifier, and its masks."""
-        threat = footprint.threat if footprint else as_threat(self.patch, image_size)
-        defense = DoubleMasking(as_pair("--masks", self.masks), self.center, self.guard)
-        masks = defense.mask_set(image_size, threat)
-        fill = as_numbers("--fill", self.fill)
+    ) -> tuple[PatchDemux, MaskSet | None]:
+        """The defended classifier, and its regions, where they are boxes."""
+        threat = self.threat(image_size, footprint)
+        defense = make_defense(self.defense, self.chosen())
+        fill: Fill = "mean" if self.fill == "mean" else as_numbers("--fill", self.fill)
         demux = PatchDemux(classifier, threat, defense, image_size, fill)
-        return demux, masks
+        boxes = defense.region_boxes(image_size, threat)
+        return demux, None if boxes is None else MaskSet(image_size, threat, boxes)
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings of the defense that were given."""
+        given = dict(as_setting(text) for text in self.settings or ())
+        if self.masks is not None:
+            given["masks"] = as_pair("--masks", self.masks)
+        named = {"center": self.center, "guard": self.guard}
+        return given | {name: value for name, value in named.items() if value is not None}
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -235,6 +306,21 @@ def as_numbers(option: str, text: str) -> list[float]:
         raise ValueError(f"{option} must be as 0.5 or 0.5,0.4,0.4, but got {text!r}") from None
 
 
+def as_setting(text: str) -> tuple[str, Any]:
+    """Name and value of a setting; what is no JSON is text.
+
+    >>> as_setting("masks=[6, 4]"), as_setting("center=median")
+    (('masks', [6, 4]), ('center', 'median'))
+    """
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals):
+        raise ValueError(f"--set must be as masks=[6,4] or center=median, but got {text!r}")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value.strip()
+
+
 def as_threat(patch: str, image_size: tuple[int, int], option: str = "--patch") -> PatchThreat:
     """The patch that a person means: whole numbers are pixels, all others a share of the image.
 
@@ -276,17 +362,48 @@ def as_sides_or_share(patch: str, option: str) -> tuple[int, int] | float:
     raise ValueError(f"{option} must be {PATCH_FORMS}, but got {patch!r}")
 
 
-def tell_masks(patch: str, masks: MaskSet, to: Console, footprint: Footprint | None = None) -> None:
+def tell(
+    patch: str,
+    threat: PatchThreat,
+    image_size: Sequence[int],
+    how: str,
+    to: Console,
+    footprint: Footprint | None = None,
+) -> None:
     """What the options came to, in pixels."""
-    height, width = masks.image_size
-    area = masks.threat.height * masks.threat.width / (height * width)
+    height, width = image_size
+    area = threat.count * max(h * w for h, w in threat.all_shapes) / (height * width)
     said = f"{patch} is a {footprint}\nthat" if footprint else patch
     to.print(
-        f"{said} is a {masks.threat}, {area:.2%} of the input of {height} x {width} pixels\n{masks}",
+        f"{said} is a {threat}, {area:.2%} of the input of {height} x {width} pixels\n{how}",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def tell_defense(
+    patch: str, demux: PatchDemux, to: Console, footprint: Footprint | None = None
+) -> None:
+    """Against what a classifier is defended, and how."""
+    assert demux.image_size is not None
+    how = demux.defense.in_words(demux.image_size, demux.threat)
+    tell(patch, demux.threat, demux.image_size, how, to, footprint)
+
+
+def agree(demux: PatchDemux, images: int, yes: bool) -> None:
+    """Nobody starts a run of very many forward passes by accident."""
+    if (cost := many_views(demux, images)) and not yes:
+        raise ValueError(f"this takes {cost}; say --yes to run it, or take fewer masks or patches")
+
+
+def many_views(demux: PatchDemux, images: int) -> str:
+    """The forward passes in words, if there are very many; else nothing."""
+    assert demux.image_size is not None
+    views = demux.defense.views(demux.image_size, demux.threat) or 0
+    if views <= MANY_VIEWS:
+        return ""
+    return f"{views:,} forward passes per image, {views * images:,} in all"
 
 
 def notes_to(json: bool) -> Console:

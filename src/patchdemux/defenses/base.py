@@ -50,10 +50,12 @@ class Defense(ABC):
     Attributes:
         threat_in_words: which patches it proves, for people who choose a defense.
         needs: what a classifier must be, for them.
+        most_patches: at once; None for any number.
     """
 
     threat_in_words: ClassVar[str] = "one patch"
     needs: ClassVar[str] = "any classifier"
+    most_patches: ClassVar[int | None] = 1
 
     @abstractmethod
     def bounds(self, engine: Engine, images: Tensor, threat: PatchThreat) -> ScoreBounds:
@@ -96,13 +98,14 @@ class Defense(ABC):
     def check(self, classifier: Classifier, image_size: Size, threat: PatchThreat) -> None:
         """Raise a ValueError if the defense cannot prove this threat, or does not fit the classifier.
 
-        It is called before any forward pass. As it stands here it allows one patch, of any shape;
-        a defense with more to ask for asks this first: `super().check(...)`.
+        It is called before any forward pass, and for every batch of images: it should be quick. As it
+        stands here it wants a patch that fits into the image, and no more than `most_patches`; a
+        defense with more to ask for begins with this: `super().check(...)`.
         """
-        if threat.count > 1:
+        if self.most_patches is not None and threat.count > self.most_patches:
             raise ValueError(
-                f"{type(self).__name__} proves {self.threat_in_words}, not a {threat}; double "
-                f"masking proves several patches"
+                f"{type(self).__name__} proves {self.threat_in_words}, not a {threat}; "
+                f"double masking proves several patches"
             )
         threat.check_fits(image_size)
 
@@ -115,6 +118,10 @@ class Defense(ABC):
     ) -> Int[np.ndarray, "region 4"] | None:
         """Top, left, height and width of every region; None where regions are no boxes."""
         return None
+
+    def in_words(self, image_size: Size, threat: PatchThreat) -> str:
+        """What the settings come to for images of this size, for people."""
+        return repr(self)
 
     def regions(self, image_size: Size, threat: PatchThreat) -> int | None:
         """The number of regions; None where only running it tells."""

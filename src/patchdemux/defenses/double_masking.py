@@ -42,6 +42,7 @@ class DoubleMasking(Defense):
     """
 
     threat_in_words: ClassVar[str] = "one patch or several, of one shape or many"
+    most_patches: ClassVar[int | None] = None
 
     masks: int | Sequence[int] = (6, 6)
     center: Center = "median"
@@ -54,6 +55,10 @@ class DoubleMasking(Defense):
     def mask_set(self, image_size: Size, threat: PatchThreat) -> MaskSet:
         """The masks used for images of this size; their boxes are the regions of the bounds."""
         return MaskSet.covering(image_size, threat, self.masks)
+
+    def in_words(self, image_size: Size, threat: PatchThreat) -> str:
+        masks = str(self.mask_set(image_size, threat))
+        return masks if threat.count == 1 else f"{masks}; unions of {threat.count} hold all patches"
 
     def check(self, classifier: Classifier, image_size: Size, threat: PatchThreat) -> None:
         regions = self.regions(image_size, threat)

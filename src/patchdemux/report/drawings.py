@@ -18,7 +18,10 @@ PANELS = 12  # of one picture, the photo included
 
 
 def draw_labels(
-    file: Path, photo: Tensor, labels: Sequence[Label], overlay: Callable[[Label], np.ndarray]
+    file: Path,
+    photo: Tensor,
+    labels: Sequence[Label],
+    overlay: Callable[[Label], np.ndarray | None],
 ) -> None:
     """The photo, and over it for every label the places from which a patch may turn it."""
     shown = worth_a_look(labels)
@@ -32,7 +35,8 @@ def draw_labels(
     for axes, label in zip(panels, [None, *drawn], strict=False):
         axes.imshow(as_colors(photo))
         if label is not None:
-            axes.imshow(overlay(label))
+            if (places := overlay(label)) is not None:
+                axes.imshow(places)
             words = fill(label.verdict, 36)
             axes.set_title(f"{label.name} {label.probability:.1%}\n{words}", fontsize=9, loc="left")
     more = f" {len(shown) - len(drawn)} more labels are not drawn." if shown != drawn else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from patchdemux.bounds import ScoreBounds
-from patchdemux.certify import certified, predict
+from patchdemux.certify import certified, predict, vulnerable
 from patchdemux.masks import MaskSet
 from patchdemux.report.heatmaps import danger_map, probability
 
@@ -22,7 +22,8 @@ class Label:
         probability: its defended probability.
         certified: it stays predicted, or absent, wherever a patch is.
         at_least, at_most: its probability stays within these, whatever a patch shows.
-        places: the share of a patch's places from which it may turn the label.
+        places: the share of a patch's places from which it may turn the label, or of the defense's
+            regions where these are no boxes.
     """
 
     name: str
@@ -45,18 +46,21 @@ class Label:
 
 
 def labels_of(
-    bounds: ScoreBounds, masks: MaskSet, image: int, names: Sequence[str], at: float
+    bounds: ScoreBounds, masks: MaskSet | None, image: int, names: Sequence[str], at: float
 ) -> list[Label]:
     """All labels of one photo, the likeliest first."""
     predicted = predict(bounds, at)
     safe = certified(bounds, predicted, at)[image]
     chances = probability(bounds.defended[image])
+    wrong = vulnerable(bounds, predicted, at)[image]
     lowest = probability(bounds.lower[image].min(axis=0))
     highest = probability(bounds.upper[image].max(axis=0))
     labels = []
     for c, name in enumerate(names):
         there = bool(predicted[image, c])
-        places = 0.0 if safe[c] else danger_map(bounds, masks, image, c, there, at)[1]
+        places = float(wrong[:, c].mean())
+        if masks is not None and not safe[c]:
+            places = danger_map(bounds, masks, image, c, there, at)[1]
         ends = float(lowest[c]), float(highest[c])
         labels.append(Label(name, c, float(chances[c]), there, bool(safe[c]), *ends, places))
     return sorted(labels, key=lambda label: -label.probability)
@@ -70,7 +74,9 @@ def worth_a_look(labels: Sequence[Label]) -> list[Label]:
 
 
 def overlay_of(
-    bounds: ScoreBounds, masks: MaskSet, image: int, at: float, label: Label
-) -> np.ndarray:
-    """The places from which a patch may turn the label, to be drawn over the photo."""
+    bounds: ScoreBounds, masks: MaskSet | None, image: int, at: float, label: Label
+) -> np.ndarray | None:
+    """The places from which a patch may turn the label, to be drawn over the photo, if known."""
+    if masks is None:
+        return None
     return danger_map(bounds, masks, image, label.index, label.predicted, at)[0]

@@ -44,7 +44,7 @@ def fingerprint(
         "threat": settings_of("threat", demux.threat),
         **({} if footprint is None else {"footprint": str(footprint)}),
         "defense": settings_of("defense", demux.defense),
-        "fill": demux.engine.fill.flatten().tolist(),
+        "fill": demux.engine.fill,
         "batch_size": batch_size,
         "images_per_chunk": images_per_chunk,
         **data_fields(dataset, images),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 
@@ -30,8 +31,9 @@ def with_classes(classifier: Classifier, class_names: Sequence[str]) -> Classifi
         reset(len(class_names))
     elif isinstance(model, Logits):
         _replace_last(model.model, len(class_names))
-        if hasattr(model.model, "config"):
-            model.model.config.id2label = dict(enumerate(class_names))
+        config: Any = getattr(model.model, "config", None)
+        if config is not None:
+            config.id2label = dict(enumerate(class_names))
     else:
         _replace_last(model, len(class_names))
     changed = Classifier(model, **{**options_of(classifier), "class_names": class_names})
