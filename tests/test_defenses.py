@@ -6,8 +6,8 @@ on purpose, that the checks find it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import product
+from functools import cache, partial
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import reference
+from guide import example
 from patchdemux import Classifier, DoubleMasking, Engine, MaskSet, PatchThreat, ScoreBounds
 from patchdemux.defenses import Defense
 from patchdemux.models import from_binary_models
@@ -71,15 +72,16 @@ class Row:
 # --- literal versions ----------------------------------------------------------------------------
 
 
-def literal_masking(defense, model, image, threat, threshold):
+def literal_masking(defense, model, image, threat, threshold, fill=0):
     """Double masking as PatchCleanser is printed, view by view; K patches: sets of K masks."""
     masks = MaskSet.covering(image.shape[-2:], threat.single, defense.masks).dense()
     sets = sorted({tuple(sorted(set(s))) for s in product(range(len(masks)), repeat=threat.count)})
 
     @cache
     def scores(*hidden):
-        view = image.clone()
-        view[:, torch.from_numpy(masks[list(hidden)].any(axis=0))] = 0
+        view, under = image.clone(), torch.from_numpy(masks[list(hidden)].any(axis=0))
+        seen = [float(pixel) for pixel in image[0][~under]]
+        view[:, under] = fill if fill != "mean" else sum(seen) / max(len(seen), 1)
         with torch.no_grad():
             return model(view[None])[0].tolist()
 
@@ -95,6 +97,29 @@ def literal_masking(defense, model, image, threat, threshold):
                     label = 1 - label
                     break
         found.append((bool(label), reference.double_masking_certifies(table, label, threshold)))
+    return found
+
+
+def literal_strips(defense, model, image, threat, threshold):
+    """A vote of strips: a majority that no patch, changing all strips it touches, can turn."""
+    width = image.shape[-1]
+    edges = [strip * width // defense.strips for strip in range(defense.strips + 1)]
+    strips = list(pairwise(edges))
+    votes = []
+    for start, stop in strips:
+        view = torch.zeros_like(image)
+        view[:, :, start:stop] = image[:, :, start:stop]
+        with torch.no_grad():
+            votes.append((model(view[None])[0] > threshold).tolist())
+    found = []
+    for own in zip(*votes, strict=True):
+        label = sum(own) > defense.strips // 2  # of an odd number
+        safe = True
+        for left in range(width - threat.width + 1):
+            touched = [a < left + threat.width and left < b for a, b in strips]
+            worst = [not label if t else vote for t, vote in zip(touched, own, strict=True)]
+            safe &= (sum(worst) > defense.strips // 2) == label
+        found.append((label, safe))
     return found
 
 
@@ -140,6 +165,24 @@ ROWS = [
         tiny_net((3, 4)),
         size=(3, 4),
         holds=lambda *place: sets_that_hold((2, 2), *place),
+    ),
+    Row(
+        "the example of the guide",
+        lambda: example()(strips=5),
+        PatchThreat(2, 1),
+        literal_strips,
+        tiny_net((3, 6)),
+        size=(3, 6),
+        larger=PatchThreat(2, 3),
+    ),
+    Row(
+        "double masking, filled with the mean of visible pixels",
+        lambda: DoubleMasking((3, 3)),
+        PatchThreat(1, 1),
+        partial(literal_masking, fill="mean"),
+        tiny_net((4, 4)),
+        fill="mean",
+        tolerance=1e-5,
     ),
     Row(
         "double masking, patches of several shapes",

@@ -1,6 +1,5 @@
 """The examples of docs/models.md run, one after the other, as a reader would type them."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,17 +7,11 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from guide import examples
 from patchdemux.models import coco
 from test_models_paper import golden
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
-
-
-def examples(page):
-    """The Python examples, each after as many empty lines as put it where it stands in the page."""
-    text = page.read_text("utf-8")
-    for block in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        yield "\n" * text.count("\n", 0, block.start(1)) + block[1]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

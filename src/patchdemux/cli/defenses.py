@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from patchdemux.cli.app import app
 from patchdemux.cli.options import Json, ThreatOptions, as_pair, grouped, notes_to, print_json
@@ -51,16 +51,16 @@ def list_defenses(
     if json:
         print_json([asdict(one) for one in found])
         return
-    table = Table(
-        title=f"against a {threat} on {image_size[0]} x {image_size[1]} pixels",
-        title_justify="left",
-    )
-    for column in ("defense", "proves", "views per image", "needs", "settings (--set)"):
-        table.add_column(column, overflow="fold")
+    say = partial(notes_to(json).print, highlight=False, markup=False, soft_wrap=True)
+    say(f"against a {threat} on images of {image_size[0]} x {image_size[1]} pixels:")
     for one in found:
-        views = one.problem or ("not told" if one.views is None else f"{one.views:,}")
-        table.add_row(one.name, one.threat, views, one.needs, ", ".join(one.settings))
-    notes_to(json).print(table, markup=False)
+        views = "views are not told" if one.views is None else f"{one.views:,} views per image"
+        say(f"\n{one.name}")
+        lines = [f"proves {one.threat}", one.problem or views, f"needs {one.needs}"]
+        settings = ", ".join(one.settings) or "none"
+        lines = [*lines, f"settings (--set): {settings}"] if one.threat else [one.problem]
+        for line in [*lines, one.place]:
+            say(f"  {line}")
 
 
 def listed(name: str, image_size: tuple[int, int], threat: PatchThreat) -> Listed:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from patchdemux import __version__
+from patchdemux.footprint import Footprint
 from patchdemux.margin import SAFETY
 from patchdemux.masks import MaskSet
 from patchdemux.report.results import Margin, margin_note
@@ -31,7 +32,7 @@ def caveats(run: Run, margin: Margin) -> list[str]:
     recorded = run.attributes
     device = recorded["machine"]["device"]
     return [
-        where_the_patch_is(run),
+        *patches_meant(run),
         f"Certificate and inference must be one function: precision {recorded['precision']}, "
         f"{recorded['batch_size']} views per batch on {device}. {about_margin(run, margin)}",
         images_meant(run),
@@ -40,14 +41,24 @@ def caveats(run: Run, margin: Margin) -> list[str]:
     ]
 
 
-def where_the_patch_is(run: Run) -> str:
-    """In which pixels the patch is counted, and how these were reached from those of the photo."""
-    footprint = run.footprint
-    if footprint is None:
-        return (
-            "The patch is one rectangle of at most this size, counted in pixels of the model's input: "
-            "after a photo was resized, not on the photo itself."
+def patches_meant(run: Run) -> list[str]:
+    """What a patch is, or the patches are, and where they are."""
+    size = "one of these shapes" if run.threat.shapes else "this size"
+    pixels = "counted in pixels of the model's input: after a photo was resized, not on the photo itself."
+    said = [on_the_photo(run.footprint)] if run.footprint else []
+    if run.threat.count > 1:
+        said.append(
+            f"The patches are {run.threat.count} rectangles of at most {size}, which may overlap, "
+            f"{pixels} Where this page speaks of one patch and its place, all of them and their places "
+            f"are meant."
         )
+    elif not said:
+        said.append(f"The patch is one rectangle of at most {size}, {pixels}")
+    return said
+
+
+def on_the_photo(footprint: Footprint) -> str:
+    """How a patch on the photo came to one on the model's input."""
     said = (
         f"On the photo itself, it holds for every {footprint}, as Pillow resizes. That rectangle of "
         f"the input was computed, not estimated: no pixel outside it depends on the patch."

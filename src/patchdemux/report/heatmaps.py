@@ -34,7 +34,8 @@ def place_map(
     worst = -np.inf if combine is np.maximum else np.inf
     places = np.full((height - patch.height + 1, width - patch.width + 1), worst)
     for value, (top, left, tall, wide) in zip(values, masks.boxes, strict=True):
-        own = places[top : top + tall - patch.height + 1, left : left + wide - patch.width + 1]
+        tops, lefts = max(tall - patch.height + 1, 0), max(wide - patch.width + 1, 0)
+        own = places[top : top + tops, left : left + lefts]
         combine(own, value, out=own)
     above, before = (patch.height - 1) // 2, (patch.width - 1) // 2
     below, after = patch.height - 1 - above, patch.width - 1 - before

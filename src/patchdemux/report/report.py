@@ -63,7 +63,7 @@ def run_page(
         guarantee=Guarantee(
             run.threat, (height, width), len(run), str(masks or regions), caveats(run, margin)
         ),
-        figures=key_figures(rows),
+        figures=key_figures(rows, run.threat.count),
         warnings=[] if run.complete else gaps(run)[:1],
         classes=Classes(by_class, means(by_class)),
         gallery=halves,
@@ -98,14 +98,15 @@ def introduction(run: Run, bounds: ScoreBounds, at: float, threshold: float) -> 
     ]
 
 
-def key_figures(rows: Sequence[Row]) -> list[KeyFigure]:
+def key_figures(rows: Sequence[Row], patches: int = 1) -> list[KeyFigure]:
     """The paper's average precision of the most important settings."""
+    attack = "one patch" if patches == 1 else f"{patches} patches"
     words: dict[Setting, str] = {
         "undefended": "average precision, undefended, no attack",
         "defended": "defended, no attack",
         "certified": "guaranteed, one attacker per label (Algorithm 2)",
-        "location": "guaranteed against one patch (Algorithm 3)",
-        "exact": "exact worst case of one patch",
+        "location": f"guaranteed against {attack} (Algorithm 3)",
+        "exact": f"exact worst case of {attack}",
     }
     return [
         KeyFigure(
