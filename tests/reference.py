@@ -122,3 +122,69 @@ def one_cycle(step, steps, highest, warmup):
         return between(start, highest, step / peak), between(0.95, 0.85, step / peak)
     share = (step - peak) / (end - peak)
     return between(highest, lowest, share), between(0.85, 0.95, share)
+
+
+def window_sum(cells, top, left, height, width):
+    """Sum of local evidence inside a window of the map."""
+    return sum(
+        cells[row][column]
+        for row in range(top, top + height)
+        for column in range(left, left + width)
+    )
+
+
+def all_windows(cells, height, width):
+    """Top and left of every window of this size."""
+    return [
+        (top, left)
+        for top in range(len(cells) - height + 1)
+        for left in range(len(cells[0]) - width + 1)
+    ]
+
+
+def without(cells, top, left, height, width):
+    """The evidence with a window of it masked."""
+    return [
+        [
+            0 if top <= row < top + height and left <= column < left + width else value
+            for column, value in enumerate(line)
+        ]
+        for row, line in enumerate(cells)
+    ]
+
+
+def robust_masking(cells, height, width):
+    """PatchGuard's robust masking of one class: clip, mask the window with most evidence, add up."""
+    clipped = [[max(value, 0) for value in line] for line in cells]
+    suspicious = max(
+        all_windows(clipped, height, width),
+        key=lambda place: window_sum(clipped, *place, height, width),
+    )
+    return sum(map(sum, without(clipped, *suspicious, height, width)))
+
+
+def robust_masking_bounds(cells, place, height, width):
+    """PatchGuard's bounds on the masked sum of one class, with the patch inside one window.
+
+    At least: the attacker leaves no evidence there, and the mask hides other evidence. At most: the
+    mask hides at least as much as the attacker's window.
+    """
+    clipped = [[max(value, 0) for value in line] for line in cells]
+    rest = without(clipped, *place, height, width)
+    return robust_masking(rest, height, width), sum(map(sum, rest))
+
+
+def robust_masking_certifies(cells, label, threshold, height, width):
+    """PatchGuard's certification of yes against no: the answer holds wherever the patch is.
+
+    `cells` are positive where they speak for yes and negative where they speak for no.
+    """
+    against = [[-value for value in line] for line in cells]
+    for place in all_windows(cells, height, width):
+        yes_low, yes_high = robust_masking_bounds(cells, place, height, width)
+        no_low, no_high = robust_masking_bounds(against, place, height, width)
+        if label == 1 and not yes_low - no_high > threshold:
+            return False
+        if label == 0 and yes_high - no_low > threshold:
+            return False
+    return True

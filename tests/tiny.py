@@ -80,3 +80,38 @@ def every_attack_at_once(image, threat):
         starts.append(sum(map(len, attacked)))
         attacked.append(images)
     return places, starts, torch.cat(attacked)
+
+
+class TinyLocalNet(nn.Module):
+    """A map of local scores from random integer weights, `local`, of which the logits are the mean.
+
+    Two convolutions, of `kernel` and of 1 x 1, so that pixels matter together. Weights are integers
+    and a score is a sum of halves; only the mean over cells is rounded.
+    """
+
+    def __init__(self, classes, seed, kernel=2, stride=1, padding=0, hidden=5):
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        self.local = nn.Sequential(
+            nn.Conv2d(1, hidden, kernel, stride, padding), nn.ReLU(), nn.Conv2d(hidden, classes, 1)
+        )
+        for weights in self.local.parameters():
+            weights.data = torch.randint(-2, 3, weights.shape, generator=random).float() / 2
+
+    def forward(self, images):
+        return self.local(images).mean(dim=(2, 3))
+
+
+class TinySplitNet(nn.Module):
+    """A convolution of 2 x 2, `front`, and a `TinyNet` on what it gives, `back`."""
+
+    def __init__(self, size, classes, seed, channels=2):
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        self.front = nn.Sequential(nn.Conv2d(1, channels, 2), nn.ReLU())
+        for weights in self.front.parameters():
+            weights.data = torch.randint(-2, 3, weights.shape, generator=random).float()
+        self.back = TinyNet((channels * (size[0] - 1), size[1] - 1), classes, seed)
+
+    def forward(self, images):
+        return self.back(self.front(images))

@@ -20,6 +20,8 @@ GROUP = "patchdemux.defenses"
 
 BUILT_IN = {
     "double-masking": "patchdemux.defenses.double_masking:DoubleMasking",
+    "local-votes": "patchdemux.defenses.local_votes:LocalVotes",
+    "robust-masking": "patchdemux.defenses.local_votes:RobustMasking",
 }
 """Name and place of every defense of this package; what it needs is imported when it is used."""
 
