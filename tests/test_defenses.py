@@ -18,8 +18,18 @@ import reference
 from guide import example
 from patchdemux import Classifier, DoubleMasking, Engine, MaskSet, PatchThreat, ScoreBounds
 from patchdemux.defenses import Defense
+from patchdemux.defenses.feature_masking import FeatureMasking
+from patchdemux.defenses.local_votes import LocalVotes, RobustMasking
 from patchdemux.models import from_binary_models
-from tiny import TinyNet, every_attack_at_once, placements, tiny_images
+from patchdemux.receptive_field import measured
+from tiny import (
+    TinyLocalNet,
+    TinyNet,
+    TinySplitNet,
+    every_attack_at_once,
+    placements,
+    tiny_images,
+)
 
 CLASSES = 3
 SEEDS = range(3)
@@ -57,10 +67,10 @@ class Row:
     holds: Callable[..., list[int]] | None = None
     binary: bool = True
 
-    def bounds(self, images, seed=0, threat=None, model=None, batch_size=None):
+    def bounds(self, images, seed=0, threat=None, model=None, batch_size=None, progress=None):
         """Bounds of the defense, with a model of its own."""
         classifier = Classifier.of(self.model(seed, CLASSES) if model is None else model)
-        engine = Engine(classifier, fill=self.fill, batch_size=batch_size)
+        engine = Engine(classifier, fill=self.fill, batch_size=batch_size, progress=progress)
         defense, threat = self.defense(), threat or self.threat
         defense.check(classifier, self.size, threat)
         return defense.bounds(engine, images, threat)
@@ -123,9 +133,8 @@ def literal_strips(defense, model, image, threat, threshold):
     return found
 
 
-def sets_that_hold(masks, size, threat, place):
-    """The regions of double masking against several patches: sets of masks, each patch in one."""
-    boxes = MaskSet.covering(size, threat.single, masks).boxes
+def sets_that_hold(boxes, place):
+    """The regions of double masking against two patches: sets of masks, each patch in one."""
     numbers = range(len(boxes))
     regions = [(a,) for a in numbers] + [(a, b) for a in numbers for b in numbers if a < b]
     return [
@@ -133,6 +142,72 @@ def sets_that_hold(masks, size, threat, place):
         for number, region in enumerate(regions)
         if all(any(inside(part, boxes[mask]) for mask in region) for part in place)
     ]
+
+
+def literal_votes(defense, model, image, threat, threshold):
+    """The mean of clamped votes; a patch moves all those whose 2 x 2 pixels it meets."""
+    with torch.no_grad():
+        votes = model.local(image[None])[0].clamp(defense.low, defense.high).tolist()
+    found = []
+    for cells in votes:
+        number = len(cells) * len(cells[0])
+        label = sum(map(sum, cells)) / number > threshold
+        safe = True
+        for ((top, left, height, width),) in placements(image.shape[-2:], threat):
+            for end in (defense.low, defense.high):
+                moved = [
+                    [
+                        end
+                        if top - 2 < row < top + height and left - 2 < column < left + width
+                        else value
+                        for column, value in enumerate(line)
+                    ]
+                    for row, line in enumerate(cells)
+                ]
+                safe = safe and (sum(map(sum, moved)) / number > threshold) == label
+        found.append((label, safe))
+    return found
+
+
+def literal_patchguard(defense, model, image, threat, threshold):
+    """PatchGuard between yes and no; a patch of one pixel changes the windows of 2 x 2 cells."""
+    with torch.no_grad():
+        votes = model.local(image[None])[0].tolist()
+    found = []
+    for cells in votes:
+        against = [[-value for value in line] for line in cells]
+        at = threshold * len(cells) * len(cells[0])
+        score = reference.robust_masking(cells, 2, 2) - reference.robust_masking(against, 2, 2)
+        label = score > at
+        found.append((label, reference.robust_masking_certifies(cells, label, at, 2, 2)))
+    return found
+
+
+def literal_feature_masking(defense, model, image, threat, threshold):
+    """Double masking of the features; a patch of h x w pixels changes h + 1 x w + 1 of them."""
+    with torch.no_grad():
+        features = model.front(image[None])[0]
+    patch = PatchThreat(threat.height + 1, threat.width + 1, threat.count)
+    return literal_masking(defense.of_features, model.back, features, patch, threshold)
+
+
+def boxes_that_hold(boxes, place):
+    """The numbers of the boxes that hold the one patch of a placement."""
+    return [r for r, box in enumerate(boxes) if inside(place[0], box)]
+
+
+@cache
+def local_boxes(size, threat):
+    """Regions of the defenses on local scores, for the tiny network."""
+    _, field = measured(Classifier(TinyLocalNet(1, 0)), "local", size)
+    return field.pixels(field.regions(threat), threat).boxes
+
+
+@cache
+def feature_boxes(masks, size, threat):
+    """Masks of the features, as the pixels of the patches that they hide."""
+    classifier = Classifier(TinySplitNet(size, 1, 0))
+    return FeatureMasking(masks=masks).covering(classifier, size, threat).boxes
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -164,7 +239,9 @@ ROWS = [
         literal_masking,
         tiny_net((3, 4)),
         size=(3, 4),
-        holds=lambda *place: sets_that_hold((2, 2), *place),
+        holds=lambda size, threat, place: sets_that_hold(
+            MaskSet.covering(size, threat.single, (2, 2)).boxes, place
+        ),
     ),
     Row(
         "the example of the guide",
@@ -190,6 +267,56 @@ ROWS = [
         PatchThreat.rectangles(2, (0.5, 2), image_size=(4, 4)),
         literal_masking,
         tiny_net((4, 4)),
+    ),
+    Row(
+        "local votes",
+        lambda: LocalVotes(low=-1, high=2),
+        PatchThreat(1, 1),
+        literal_votes,
+        lambda seed, classes: TinyLocalNet(classes, seed),
+        larger=PatchThreat(1, 2),
+        holds=lambda size, threat, place: boxes_that_hold(local_boxes(size, threat), place),
+        binary=False,
+    ),
+    Row(
+        "robust masking",
+        lambda: RobustMasking(low=-1000, high=1000),
+        PatchThreat(1, 1),
+        literal_patchguard,
+        lambda seed, classes: TinyLocalNet(classes, seed),
+        size=(5, 5),
+        holds=lambda size, threat, place: boxes_that_hold(local_boxes(size, threat), place),
+        binary=False,
+    ),
+    Row(
+        "feature masking",
+        lambda: FeatureMasking(masks=(3, 2)),
+        PatchThreat(1, 2),
+        literal_feature_masking,
+        lambda seed, classes: TinySplitNet((5, 5), classes, seed),
+        size=(5, 5),
+        holds=lambda *place: boxes_that_hold(feature_boxes((3, 2), *place[:2]), place[2]),
+        binary=False,
+    ),
+    Row(
+        "feature masking around the undefended score",
+        lambda: FeatureMasking(masks=(2, 2), center="undefended"),
+        PatchThreat(2, 1),
+        literal_feature_masking,
+        lambda seed, classes: TinySplitNet((5, 4), classes, seed),
+        size=(5, 4),
+        holds=lambda *place: boxes_that_hold(feature_boxes((2, 2), *place[:2]), place[2]),
+        binary=False,
+    ),
+    Row(
+        "feature masking, two patches",
+        lambda: FeatureMasking(masks=(1, 3)),
+        PatchThreat(1, 1, count=2),
+        literal_feature_masking,
+        lambda seed, classes: TinySplitNet((2, 5), classes, seed),
+        size=(2, 5),
+        holds=lambda *place: sets_that_hold(feature_boxes((1, 3), *place[:2]), place[2]),
+        binary=False,
     ),
 ]
 
@@ -312,10 +439,13 @@ def binary_models_are_classes(row, seed):
 
 def counts_are_told(row, seed):
     """`views` and `regions`, where a defense tells them, are those that it runs and returns."""
-    model = row.model(seed, CLASSES)
     passes = []
-    model.register_forward_hook(lambda module, given, scores: passes.append(len(scores)))
-    bounds = row.bounds(row.images(seed, 1), model=model)
+
+    def count(done, total):
+        if done == total:
+            passes.append(total)
+
+    bounds = row.bounds(row.images(seed, 1), seed, progress=count)
     defense = row.defense()
     wrong = []
     if (views := defense.views(row.size, row.threat)) not in (None, sum(passes)):

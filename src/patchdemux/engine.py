@@ -79,7 +79,7 @@ class Engine:
         Its jobs are rows of an image's index and the masks whose pixels are hidden. Jobs of the same
         image should follow each other.
         """
-        images = check_images(images)
+        images = self.accepted(images)
         if self.fill != "mean" and len(self.fill) not in (1, images.shape[1]):
             raise ValueError(
                 f"fill has {len(self.fill)} channels, but the images have {images.shape[1]}"
@@ -88,6 +88,10 @@ class Engine:
         images = pinned(images, device)
         visible = torch.from_numpy(~hidden).to(device, torch.float32)
         return lambda jobs: self._in_batches(images, visible, jobs, device)
+
+    def accepted(self, images: Tensor) -> Tensor:
+        """Images as they are run, or an error that says what is wrong with them."""
+        return check_images(images)
 
     def batched(
         self, total: int, compute: Callable[[int, int], Float[np.ndarray, "job value"]]

@@ -20,6 +20,7 @@ GROUP = "patchdemux.defenses"
 
 BUILT_IN = {
     "double-masking": "patchdemux.defenses.double_masking:DoubleMasking",
+    "feature-masking": "patchdemux.defenses.feature_masking:FeatureMasking",
     "local-votes": "patchdemux.defenses.local_votes:LocalVotes",
     "robust-masking": "patchdemux.defenses.local_votes:RobustMasking",
 }
