@@ -78,25 +78,27 @@ def main() -> None:
     print(f"wrote {arguments.output} ({size:.2f} MB): held-out AP {plain:.2f}, masked {masked:.2f}")
 
 
-def worst_view_loss(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    views = [images, *(behind_two_masks(images) for _ in range(MASKED_VIEWS))]
+def worst_view_loss(
+    net: nn.Module, images: Tensor, labels: Tensor, mask_size: int = MASK_SIZE
+) -> Tensor:
+    views = [images, *(behind_two_masks(images, mask_size) for _ in range(MASKED_VIEWS))]
     logits = net(torch.cat(views)).unflatten(0, (len(views), -1))
     worst = torch.where(labels > 0, logits.amin(0), logits.amax(0))
     return binary_cross_entropy_with_logits(worst, labels)
 
 
-def behind_two_masks(images: Tensor) -> Tensor:
+def behind_two_masks(images: Tensor, mask_size: int = MASK_SIZE) -> Tensor:
     """Black out two squares of mask size in each image, at random places."""
-    rows, columns = (_outside_two_spans(len(images), size) for size in images.shape[2:])
+    rows, columns = (_outside_two_spans(len(images), size, mask_size) for size in images.shape[2:])
     kept = (rows[:, :, :, None] | columns[:, :, None, :]).all(dim=1, keepdim=True)
     return images * kept
 
 
-def _outside_two_spans(count: int, length: int) -> Tensor:
+def _outside_two_spans(count: int, length: int, mask_size: int) -> Tensor:
     """Say of each pixel of an axis whether it lies outside two random spans: (count, 2, length)."""
-    starts = torch.randint(length - MASK_SIZE + 1, (count, 2, 1))
+    starts = torch.randint(length - mask_size + 1, (count, 2, 1))
     pixels = torch.arange(length)
-    return (pixels < starts) | (pixels >= starts + MASK_SIZE)
+    return (pixels < starts) | (pixels >= starts + mask_size)
 
 
 @torch.inference_mode()
