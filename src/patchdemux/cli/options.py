@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from torch import Tensor
 
+from patchdemux.bounds import Center, Guard
 from patchdemux.classifier import Classifier
 from patchdemux.cli.app import console
 from patchdemux.data.preprocess import FILTERS, MODES, Preprocessing
@@ -213,14 +214,14 @@ class DefenseOptions(ThreatOptions):
         typer.Option(help="Setting of that name, as 6 for 6 rows and 6 columns, or 6x4. Else 6."),
     ] = None
     center: Annotated[
-        str | None,
+        Center | None,
         typer.Option(
             help="Setting of that name: the score where the bounds leave a choice, median (the "
             "paper) or undefended. Else median."
         ),
     ] = None
     guard: Annotated[
-        str | None,
+        Guard | None,
         typer.Option(
             help="Setting of that name: prove that nothing is hidden (recall), or invented "
             "(precision), or both. Else both."
