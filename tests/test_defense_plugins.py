@@ -254,6 +254,13 @@ def test_very_many_views_are_announced_and_want_to_be_confirmed(tmp_path):
     assert Run.open(tmp_path / "run").attributes["views_per_image"] == 16
 
 
+def test_hidden_pixels_filled_with_the_mean(tmp_path):
+    options = ("--masks", "2", "--fill", "mean", "--batch-size", "16")
+    result = invoke("evaluate", "digits:2", tmp_path / "run", *options)
+    assert result.exit_code == 0, result.output
+    assert Run.open(tmp_path / "run").attributes["fill"] == "mean"
+
+
 def test_masks_for_many_shapes(tmp_path):
     arguments = ("masks", "--size", "64", "--patch", "8px", "--output", tmp_path / "masks.png")
     shapes = invoke(*arguments, "--ratios", "0.5-2", "--covers", "10x6px", "--json")

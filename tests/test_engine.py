@@ -1,6 +1,7 @@
 """The engine: what it runs, how often, in what mode, and what it does when something goes wrong."""
 
 import weakref
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +26,56 @@ def literal_scores(model, images, fill=0.0):
     return torch.stack(views, dim=1).detach().numpy()
 
 
+def random_views(seed):
+    """Images of any pixels, random masks, and views of one or two of them."""
+    rng = np.random.default_rng(seed)
+    images = torch.from_numpy(rng.random((3, 2, *SIZE), np.float32))
+    hidden = rng.random((5, *SIZE)) < 0.4
+    return images, hidden, rng.integers(0, 5, (7, 2))
+
+
+def pixels(x):
+    return x.flatten(1)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 4, 1000])
+def test_fill_with_the_mean_of_visible_pixels(batch_size):
+    images, hidden, views = random_views(0)
+    engine = Engine(Classifier(pixels), fill="mean", batch_size=batch_size)
+    seen = engine.masked_scores(images, hidden, views).reshape(3, 7, 2, *SIZE)
+    for image, (v, view) in product(range(3), enumerate(views)):
+        under = hidden[view].any(axis=0)
+        for channel, shown in enumerate(seen[image, v]):
+            own = images[image, channel].numpy()
+            np.testing.assert_array_equal(shown[~under], own[~under])
+            mean = np.float32(own[~under].astype(np.float64).mean())
+            np.testing.assert_array_equal(shown[under], np.full(under.sum(), mean))
+
+
+@pytest.mark.parametrize("fill", ["mean", 0.3, (0.1, 0.9)])
+@pytest.mark.parametrize("batch_size", [1, 4, 1000])
+def test_hidden_pixels_change_nothing_bit_for_bit(fill, batch_size):
+    """In no view that hides them: what the model is shown is the same, whatever lies there."""
+    for seed in range(5):
+        images, hidden, views = random_views(seed)
+        shown = Engine(Classifier(pixels), fill=fill, batch_size=batch_size)
+        before = shown.masked_scores(images, hidden, views)
+        for mask in range(len(hidden)):
+            attacked = images.clone()
+            attacked[:, :, torch.from_numpy(hidden[mask])] = torch.rand(hidden[mask].sum())
+            hides = (views == mask).any(axis=1)
+            after = shown.masked_scores(attacked, hidden, views)
+            assert before[:, hides].tobytes() == after[:, hides].tobytes()
+
+
+def test_the_mean_of_no_pixels_is_black():
+    everything = np.ones((1, *SIZE), bool)
+    engine = Engine(Classifier(pixels), fill="mean")
+    assert not engine.masked_scores(
+        torch.ones(1, 1, *SIZE), everything, np.zeros((1, 1), int)
+    ).any()
+
+
 @pytest.mark.parametrize("batch_size", [None, 1, 2, 7, 1000])
 def test_scores_are_those_of_every_view_on_its_own(batch_size):
     model, images = TinyNet(SIZE, 3, 0), tiny_images(5, SIZE, 1)
@@ -45,6 +96,8 @@ def test_fill_per_channel():
         engine.scores(images[:, :1])
     with pytest.raises(ValueError, match=r"fill must be pixel values within \[0, 1\]"):
         Engine(Classifier(model), fill=255)
+    with pytest.raises(ValueError, match=r'within \[0, 1\] or "mean", but got \'median\''):
+        Engine(Classifier(model), fill="median")
 
 
 def test_certification_takes_one_pass_per_distinct_union_and_one_for_the_image():
