@@ -22,6 +22,8 @@ class Classifier(nn.Module):
         class_names: one name per class.
         image_size: height and width that the model wants, if it wants a fixed size.
         mean, std: per-channel normalisation, applied as `(image - mean) / std`.
+        visible_channel: whether the model is given one channel more than the image has: 1 where a
+            pixel is visible and 0 where it is hidden. The engine adds it; it is never normalised.
 
     Attributes:
         runtime, precision: what runs the model, and in which numbers; `make_runtime` gives others.
@@ -42,6 +44,7 @@ class Classifier(nn.Module):
         image_size: Size | None = None,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        visible_channel: bool = False,
     ) -> None:
         super().__init__()
         if not callable(model):
@@ -50,6 +53,7 @@ class Classifier(nn.Module):
         self.class_names = None if class_names is None else tuple(class_names)
         self.image_size = None if image_size is None else as_size("image_size", image_size)
         self.normalises = mean is not None or std is not None
+        self.visible_channel = visible_channel
         self.channels_last = isinstance(model, nn.Module) and any(
             isinstance(module, nn.Conv2d) for module in model.modules()
         )
@@ -77,7 +81,9 @@ class Classifier(nn.Module):
     def compute(self, images: Tensor) -> Any:
         """What the model answers, unchecked; it is handed numbers of the type of its weights."""
         if self.normalises:
-            images = (images - self.mean.to(images)) / self.std.to(images)
+            pixels = images[:, :-1] if self.visible_channel else images
+            normal = (pixels - self.mean.to(images)) / self.std.to(images)
+            images = torch.cat([normal, images[:, -1:]], dim=1) if self.visible_channel else normal
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         weights = (weight for weight in self.parameters() if weight.is_floating_point())

@@ -152,7 +152,9 @@ class Engine:
         device: torch.device,
     ) -> Float[np.ndarray, "job class"]:
         """Scores of one batch: views of the images `owners`, with all pixels of `masks` hidden."""
-        batch = torch.empty((len(owners), *images.shape[1:]), device=device)
+        channels, *size = images.shape[1:]
+        told = self.classifier.visible_channel
+        batch = torch.empty((len(owners), channels + told, *size), device=device)
         constant = None
         if self.fill != "mean":
             constant = torch.tensor(self.fill, device=device).reshape(-1, 1, 1)
@@ -160,12 +162,14 @@ class Engine:
         for first, last in pairwise([0, *changes.tolist(), len(owners)]):
             keep = reduce(torch.mul, visible[masks[first:last]].unbind(dim=1))[:, None]
             # Times 1 or 0 and plus 0 or the fill: exact, and several times faster than a choice.
-            own_views = batch[first:last]
+            own_views = batch[first:last, :channels]
             torch.mul(images[owners[first]].to(device, non_blocking=True), keep, out=own_views)
             if constant is None:
                 own_views += mean_of_visible(own_views, keep) * (1 - keep)
             elif constant.any():
                 own_views += constant * (1 - keep)
+            if told:
+                batch[first:last, channels:] = keep
         scores: np.ndarray = self.classifier(batch).float().cpu().numpy()
         return scores
 

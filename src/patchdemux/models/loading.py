@@ -70,7 +70,14 @@ def load_model(
         classifier.image_size = as_size("image_size", image_size)
     if mean is not None or std is not None:
         names, size = classifier.class_names, classifier.image_size
-        return Classifier(classifier.model, class_names=names, image_size=size, mean=mean, std=std)
+        return Classifier(
+            classifier.model,
+            class_names=names,
+            image_size=size,
+            mean=mean,
+            std=std,
+            visible_channel=classifier.visible_channel,
+        )
     return classifier
 
 

@@ -128,5 +128,7 @@ def options_of(classifier: Classifier) -> dict[str, Any]:
     if classifier.normalises:
         for name in ("mean", "std"):
             normalisation[name] = getattr(classifier, name).flatten().tolist()
-    own = {"class_names": classifier.class_names, "image_size": classifier.image_size}
+    own = {
+        name: getattr(classifier, name) for name in ("class_names", "image_size", "visible_channel")
+    }
     return {**own, **normalisation}

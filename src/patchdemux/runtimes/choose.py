@@ -47,7 +47,10 @@ def make_runtime(
         return classifier
     if type(classifier) is not Classifier:  # then its own `forward` is what counts
         classifier = Classifier(
-            classifier, class_names=classifier.class_names, image_size=classifier.image_size
+            classifier,
+            class_names=classifier.class_names,
+            image_size=classifier.image_size,
+            visible_channel=classifier.visible_channel,
         )
     runtime = RUNTIMES[name]
     device = device_of(classifier, torch.empty(0))
