@@ -188,3 +188,26 @@ def robust_masking_certifies(cells, label, threshold, height, width):
         if label == 0 and yes_high - no_low > threshold:
             return False
     return True
+
+
+def windows_touched(shown, placement):
+    """Which windows see a pixel of a patch: `shown[w][y][x]`, and (top, left, height, width)."""
+    top, left, height, width = placement
+    return [
+        any(window[y][x] for y in range(top, top + height) for x in range(left, left + width))
+        for window in shown
+    ]
+
+
+def smoothing(scores, share, threshold):
+    """De-randomized smoothing of one binary label: more than a share of the windows say so."""
+    votes = sum(1 for score in scores if score > threshold)
+    return 1 if votes > share * len(scores) else 0
+
+
+def smoothing_certifies(scores, touched, label, share, threshold):
+    """Whether the label stands when an attacker owns the votes of the windows that were touched."""
+    votes = sum(1 for score, t in zip(scores, touched, strict=True) if score > threshold and not t)
+    if label == 1:
+        return votes > share * len(scores)
+    return not votes + sum(touched) > share * len(scores)
