@@ -13,9 +13,11 @@ from patchdemux.models.libraries import from_hugging_face, from_timm, from_torch
 from patchdemux.models.loading import load_model as load
 from patchdemux.models.programs import from_exported, from_onnx, from_torchscript
 from patchdemux.models.query2label import query2label
+from patchdemux.models.visible_tokens import drop_hidden_tokens
 
 __all__ = [
     "coco_classifier",
+    "drop_hidden_tokens",
     "from_binary_models",
     "from_detector",
     "from_exported",
