@@ -211,3 +211,69 @@ def smoothing_certifies(scores, touched, label, share, threshold):
     if label == 1:
         return votes > share * len(scores)
     return not votes + sum(touched) > share * len(scores)
+
+
+def sum_between(terms, bias):
+    """The least and the greatest sum of weights times numbers that lie in intervals."""
+    least = bias + sum(w * pair[0 if w >= 0 else 1] for w, pair in terms)
+    greatest = bias + sum(w * pair[1 if w >= 0 else 0] for w, pair in terms)
+    return least, greatest
+
+
+def interval_layer(kind, options, planes):
+    """Interval arithmetic for one layer, number by number: `planes[channel][y][x] = (low, high)`."""
+    if kind == "relu":
+        return [[[(max(a, 0), max(b, 0)) for a, b in row] for row in plane] for plane in planes]
+    if kind == "scale":  # per channel
+        return [
+            [[sum_between([(scale, pair)], shift) for pair in row] for row in plane]
+            for plane, scale, shift in zip(planes, *options, strict=True)
+        ]
+    if kind == "linear":
+        flat = [pair for plane in planes for row in plane for pair in row]
+        weights, biases = options
+        return [
+            [[sum_between(list(zip(row, flat, strict=True)), b)]]
+            for row, b in zip(weights, biases, strict=True)
+        ]
+    if kind in ("max", "average"):  # of squares beside each other
+        out = []
+        for plane in planes:
+            squares = [
+                [
+                    [plane[y + i][x + j] for i in range(options) for j in range(options)]
+                    for x in range(0, len(plane[0]) - options + 1, options)
+                ]
+                for y in range(0, len(plane) - options + 1, options)
+            ]
+            if kind == "max":
+                out.append(
+                    [[tuple(map(max, zip(*s, strict=True))) for s in row] for row in squares]
+                )
+            else:
+                out.append(
+                    [[tuple(sum(e) / len(s) for e in zip(*s, strict=True)) for s in row]
+                     for row in squares]
+                )  # fmt: skip
+        return out
+    weights, biases, stride, padding = options
+    size, height, width = len(weights[0][0]), len(planes[0]), len(planes[0][0])
+    return [
+        [
+            [
+                sum_between(
+                    [
+                        (kernel[c][i][j], planes[c][y + i][x + j])
+                        for c in range(len(planes))
+                        for i in range(size)
+                        for j in range(size)
+                        if 0 <= y + i < height and 0 <= x + j < width
+                    ],
+                    bias,
+                )
+                for x in range(-padding, width + padding - size + 1, stride)
+            ]
+            for y in range(-padding, height + padding - size + 1, stride)
+        ]
+        for kernel, bias in zip(weights, biases, strict=True)
+    ]

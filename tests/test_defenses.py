@@ -6,6 +6,7 @@ on purpose, that the checks find it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise, product
 from typing import Any
@@ -13,10 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import reference
 from guide import example
-from patchdemux import Classifier, DoubleMasking, Engine, MaskSet, PatchThreat, ScoreBounds
+from patchdemux import (
+    Classifier,
+    DoubleMasking,
+    Engine,
+    IntervalBounds,
+    MaskSet,
+    PatchThreat,
+    ScoreBounds,
+    Smoothing,
+)
 from patchdemux.defenses import Defense
 from patchdemux.defenses.feature_masking import FeatureMasking
 from patchdemux.defenses.local_votes import LocalVotes, RobustMasking
@@ -210,11 +221,92 @@ def feature_boxes(masks, size, threat):
     return FeatureMasking(masks=masks).covering(classifier, size, threat).boxes
 
 
+def literal_smoothing(defense, model, image, threat, threshold):
+    """Windows shown pixel by pixel, votes counted, and every placement of the patch on its own."""
+    height, width = image.shape[-2:]
+    starts = [range(0, length, defense.stride) for length in (height, width)]
+    windows = [
+        [
+            [
+                (defense.windows == "columns" or (y - top) % height < defense.width)
+                and (defense.windows == "rows" or (x - left) % width < defense.width)
+                for x in range(width)
+            ]
+            for y in range(height)
+        ]
+        for top in (starts[0] if defense.windows != "columns" else [0])
+        for left in (starts[1] if defense.windows != "rows" else [0])
+    ]
+    with torch.no_grad():
+        views = torch.stack([image * torch.tensor(window) for window in windows])
+        scores = model(views).T.tolist()
+    share = Fraction(str(defense.votes))
+    touched = [
+        reference.windows_touched(windows, place)
+        for (place,) in placements((height, width), threat)
+    ]
+    found = []
+    for votes in scores:
+        label = reference.smoothing(votes, share, threshold)
+        safe = all(
+            reference.smoothing_certifies(votes, some, label, share, threshold) for some in touched
+        )
+        found.append((bool(label), safe))
+    return found
+
+
+def literal_intervals(defense, model, image, threat, threshold):
+    """Interval arithmetic in fractions, number by number, for every placement of the patch."""
+    first, last = model[1], model[3]
+    layers = [(fractions(layer.weight), fractions(layer.bias)) for layer in (first, last)]
+
+    def ends(top, left, height, width):
+        planes = [
+            [
+                [
+                    (Fraction(0), Fraction(1))
+                    if top <= y < top + height and left <= x < left + width
+                    else (Fraction(pixel), Fraction(pixel))
+                    for x, pixel in enumerate(row)
+                ]
+                for y, row in enumerate(plane)
+            ]
+            for plane in image.tolist()
+        ]
+        hidden = reference.interval_layer("linear", layers[0], planes)
+        hidden = reference.interval_layer("relu", None, hidden)
+        return [plane[0][0] for plane in reference.interval_layer("linear", layers[1], hidden)]
+
+    labels = [low > threshold for low, _ in ends(0, 0, 0, 0)]
+    regions = [ends(*place) for (place,) in placements(image.shape[-2:], threat)]
+    return [
+        (label, all((low > threshold) if label else (high <= threshold) for low, high in of_class))
+        for label, of_class in zip(labels, zip(*regions, strict=True), strict=True)
+    ]
+
+
+def fractions(numbers):
+    """Weights as exact numbers, in lists."""
+    return [fractions(n) for n in numbers] if numbers.ndim else Fraction(float(numbers.detach()))
+
+
 # --- the table -----------------------------------------------------------------------------------
 
 
 def tiny_net(size):
     return lambda seed, classes: TinyNet(size, classes, seed)
+
+
+def plain_layers(size):
+    """The same network as a sequence of layers."""
+
+    def make(seed, classes):
+        tiny = TinyNet(size, classes, seed)
+        tiny.first.bias.data -= 0.5
+        tiny.last.bias.data -= 0.25
+        return nn.Sequential(nn.Flatten(), tiny.first, nn.ReLU(), tiny.last)
+
+    return make
 
 
 ROWS = [
@@ -317,6 +409,32 @@ ROWS = [
         size=(2, 5),
         holds=lambda *place: sets_that_hold(feature_boxes((1, 3), *place[:2]), place[2]),
         binary=False,
+    ),
+    *(
+        Row(
+            f"smoothing by {defense.windows}, {defense.votes:.0%} of the votes",
+            lambda defense=defense: defense,
+            PatchThreat(1, 2),
+            literal_smoothing,
+            tiny_net((4, 5)),
+            larger=PatchThreat(2, 2),
+            size=(4, 5),
+        )
+        for defense in (
+            Smoothing("columns", 1, 1),
+            Smoothing("rows", 1, 1, votes=0.25),
+            Smoothing("blocks", 2, 2),
+            Smoothing("blocks", 2, 1, votes=0.4),
+        )
+    ),
+    Row(
+        "interval bounds",
+        lambda: IntervalBounds(),
+        PatchThreat(1, 2),
+        literal_intervals,
+        plain_layers((4, 4)),
+        larger=PatchThreat(2, 2),
+        binary=False,  # they are no sequence of layers
     ),
 ]
 

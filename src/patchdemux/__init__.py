@@ -3,7 +3,7 @@
 from patchdemux.bounds import ScoreBounds
 from patchdemux.certify import Certificate, certified, certify, predict, vulnerable
 from patchdemux.classifier import Classifier
-from patchdemux.defenses import Decision, Defense, DoubleMasking
+from patchdemux.defenses import Decision, Defense, DoubleMasking, IntervalBounds, Smoothing
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import Engine
 from patchdemux.footprint import Footprint, SourcePatch
@@ -27,10 +27,12 @@ __all__ = [
     "DoubleMasking",
     "Engine",
     "Footprint",
+    "IntervalBounds",
     "MaskSet",
     "PatchDemux",
     "PatchThreat",
     "ScoreBounds",
+    "Smoothing",
     "SourcePatch",
     "average_precision_per_class",
     "certified",

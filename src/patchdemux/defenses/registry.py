@@ -23,6 +23,8 @@ BUILT_IN = {
     "feature-masking": "patchdemux.defenses.feature_masking:FeatureMasking",
     "local-votes": "patchdemux.defenses.local_votes:LocalVotes",
     "robust-masking": "patchdemux.defenses.local_votes:RobustMasking",
+    "smoothing": "patchdemux.defenses.smoothing:Smoothing",
+    "interval-bounds": "patchdemux.defenses.interval_bounds:IntervalBounds",
 }
 """Name and place of every defense of this package; what it needs is imported when it is used."""
 

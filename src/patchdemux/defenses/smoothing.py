@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -41,6 +41,10 @@ class Smoothing(Defense):
             certificate holds for any; objects that few windows show want a smaller one.
     """
 
+    needs: ClassVar[str] = (
+        "a classifier trained on windows of images; better one with visible_channel"
+    )
+
     windows: Windows = "columns"
     width: int = 16
     stride: int = 8
@@ -63,9 +67,8 @@ class Smoothing(Defense):
             )
 
     def check(self, classifier: Classifier, image_size: Size, threat: PatchThreat) -> None:
+        super().check(classifier, image_size, threat)
         size = as_size("image_size", image_size)
-        if threat.height > size[0] or threat.width > size[1]:
-            raise ValueError(f"a {threat} does not fit into an image of {size[0]} x {size[1]}")
         tokens = getattr(classifier.model, "token_size", (1, 1))
         for length, token, banded in zip(size, tokens, self._banded(), strict=True):
             if not banded:
@@ -108,7 +111,6 @@ class Smoothing(Defense):
 
     def bounds(self, engine: Engine, images: Tensor, threat: PatchThreat) -> ScoreBounds:
         height, width = images.shape[-2:]
-        self.check(engine.classifier, (height, width), threat)
         hidden, (_, touched) = self.hidden((height, width)), self.touched((height, width), threat)
         clean = engine.scores(images)
         scores = engine.masked_scores(images, hidden, np.arange(len(hidden))[:, None])
