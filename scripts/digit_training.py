@@ -37,7 +37,7 @@ def options(description: str, weights: str) -> argparse.ArgumentParser:
 def train(
     net: nn.Module, loss_of: Loss, arguments: argparse.Namespace, batch: int, peak: float
 ) -> None:
-    """Train by AdamW, with a rate that rises, then falls to 0 by the end of the epochs or minutes."""
+    """Train by AdamW. The rate rises, then falls to 0 with the epochs or minutes that end first."""
     keep_freed_memory()
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.01)
     started, done, epoch = time.perf_counter(), 0.0, 0

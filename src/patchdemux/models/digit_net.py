@@ -1,4 +1,4 @@
-"""The small network of the digit-scenes demo."""
+"""The small networks of digit scenes: one for each family of defenses."""
 
 from importlib.resources import files
 
@@ -27,15 +27,20 @@ class Residual(nn.Module):
 
 
 class DigitNet(nn.Module):
-    """Map images (image, 3, height, width) with values in [0, 1] to logits (image, 10)."""
+    """Map images (image, channel, height, width) with values in [0, 1] to logits (image, 10).
 
-    def __init__(self, classes: int = 10) -> None:
+    Args:
+        classes: the number of logits.
+        channels: 3, or 4 for a network that is told which pixels are visible.
+    """
+
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
         judge = nn.Conv2d(64, classes, 1)
         # At first no digit is likely anywhere, as in most scenes.
         nn.init.constant_(judge.get_parameter("bias"), -6.0)
         self.evidence = nn.Sequential(
-            _convolution(3, 16, stride=2),
+            _convolution(channels, 16, stride=2),
             nn.ReLU(),
             _convolution(16, 32, stride=2),
             nn.ReLU(),
@@ -52,6 +57,25 @@ class DigitNet(nn.Module):
         # A digit is local, so its best evidence anywhere decides (a smooth maximum over places).
         evidence: Tensor = self.evidence(images.contiguous(memory_format=torch.channels_last))
         return evidence.flatten(2).logsumexp(dim=2)
+
+
+def interval_net(classes: int = 10) -> nn.Sequential:
+    """An untrained network of digit scenes through which intervals can go, for `IntervalBounds`.
+
+    Few and wide layers, as every layer makes intervals wider.
+    """
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 4, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 7 * 7, 96),
+        nn.ReLU(),
+        nn.Linear(96, classes),
+    )
 
 
 def digit_net() -> DigitNet:

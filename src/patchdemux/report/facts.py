@@ -44,7 +44,10 @@ def caveats(run: Run, margin: Margin) -> list[str]:
 def patches_meant(run: Run) -> list[str]:
     """What a patch is, or the patches are, and where they are."""
     size = "one of these shapes" if run.threat.shapes else "this size"
-    pixels = "counted in pixels of the model's input: after a photo was resized, not on the photo itself."
+    pixels = (
+        "counted in pixels of the model's input: after a photo was resized, not on the photo "
+        "itself."
+    )
     said = [on_the_photo(run.footprint)] if run.footprint else []
     if run.threat.count > 1:
         said.append(
