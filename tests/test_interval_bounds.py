@@ -286,6 +286,9 @@ def test_settings_and_runtimes():
         PatchDemux(small_network(0), PatchThreat(6, 1), IntervalBounds()).bounds(
             torch.rand(1, 1, *SIZE)
         )
+    assert IntervalBounds(2).in_words(SIZE, THREAT) == (
+        "intervals for 6 regions, which hold every patch of 2 x 2 pixels"
+    )
     images = torch.rand(1, 1, *SIZE)
     half = make_runtime(Classifier(small_network(0)), "torch", "bfloat16")
     for mine, theirs in zip(

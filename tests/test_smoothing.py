@@ -62,6 +62,12 @@ def test_dominated_regions_change_nothing():
     assert few.lower.shape[1] < all_of_them.lower.shape[1]
 
 
+def test_settings_in_words():
+    assert Smoothing(width=8, stride=4).in_words(64, PatchThreat(6, 6)) == (
+        "16 windows, of which a patch of 6 x 6 pixels touches at most 4; a label takes 9 votes"
+    )
+
+
 def test_a_share_of_the_windows_is_meant_as_it_is_written():
     assert votes_needed(100, 0.29) == 30  # 0.29 * 100 is 28.999999999999996 in floating point
     assert [votes_needed(n, 0.5) for n in (1, 4, 5)] == [1, 3, 3]

@@ -56,6 +56,10 @@ class IntervalBounds(Defense):
             )
         layers_of(classifier.model)
 
+    def in_words(self, image_size: Size, threat: PatchThreat) -> str:
+        regions = len(self.mask_set(image_size, threat))
+        return f"intervals for {regions} regions, which hold every {threat}"
+
     def mask_set(self, image_size: Size, threat: PatchThreat) -> MaskSet:
         """The regions: boxes that hold `stride` placements along each axis."""
         rows, columns = (

@@ -85,6 +85,14 @@ class Smoothing(Defense):
                     f"three must be multiples of {token}"
                 )
 
+    def in_words(self, image_size: Size, threat: PatchThreat) -> str:
+        touched = self.touched(image_size, threat)[1]
+        windows = touched.shape[1]
+        return (
+            f"{windows} windows, of which a {threat} touches at most "
+            f"{int(touched.sum(axis=1).max())}; a label takes {votes_needed(windows, self.votes)} votes"
+        )
+
     def hidden(self, image_size: Size) -> Bool[np.ndarray, "window height width"]:
         """What every window hides."""
         rows, columns = self._axes(image_size)
