@@ -58,7 +58,8 @@ def somewhere(count: int, side: int) -> Tensor:
         (pixels >= start) & (pixels < start + side)
         for start in torch.randint(IMAGE_SIZE - side + 1, (2, count, 1))
     )
-    return (rows[:, :, None] & columns[:, None, :]).float()[:, None]
+    squares: Tensor = rows[:, :, None] & columns[:, None, :]
+    return squares.float()[:, None]
 
 
 if __name__ == "__main__":
