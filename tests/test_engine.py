@@ -192,6 +192,21 @@ def test_the_batch_size_grows_while_views_get_faster():
     assert BatchSize(5).size == 5
 
 
+def test_the_search_for_a_batch_size_is_limited_by_the_pixels_of_a_batch(monkeypatch):
+    """A guard of the memory: the time per view of a busy machine may be best anywhere."""
+    monkeypatch.setattr(BatchSize, "GAIN", 0.0)  # every size counts as faster than the one before
+    for pixels, largest in ((16 * 30, 16), (47 * 30, 32), (10 * 30, 8), (3 * 30, 3), (1, 1)):
+        monkeypatch.setattr("patchdemux.engine.PIXELS_PER_BATCH", pixels)
+        model = TinyNet(SIZE, 3, 0)
+        engine = Engine(Classifier(model))
+        engine.masked_scores(tiny_images(20, SIZE, 1), MASKS.dense(), MASKS.unions())
+        assert model.largest == engine.batch.size == largest
+    model = TinyNet(SIZE, 3, 0)
+    fixed = Engine(Classifier(model), batch_size=20)
+    fixed.masked_scores(tiny_images(20, SIZE, 1), MASKS.dense(), MASKS.unions())
+    assert model.largest == 20  # what was asked for is what is done
+
+
 def test_images_are_pinned_for_a_gpu_only(monkeypatch):
     images = tiny_images(2, SIZE, 0)
     assert pinned(images, torch.device("cpu")) is images

@@ -16,6 +16,7 @@ from patchdemux.data.base import ImageSet
 from patchdemux.inputs import logit
 from patchdemux.margin import SAFETY, Margin, measure_margin, views_of
 from patchdemux.runs import Run, RunError, evaluate
+from patchdemux.runtimes import available
 from tiny import TinyNet, tiny_images
 
 SIZE, THREAT = (6, 5), PatchThreat(2, 2)
@@ -51,6 +52,11 @@ def defended(add=lambda images: 0.0, seed=0, defense=None, **options):
     options = {"batch_size": 8, **options}
     defense = DoubleMasking((3, 2)) if defense is None else defense
     return PatchDemux(Planted(seed, add), THREAT, defense, **options)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATCHDEMUX_CACHE", str(tmp_path / "exported"))
 
 
 # --- measuring ----------------------------------------------------------------------------------
@@ -122,6 +128,37 @@ def test_what_is_measured_are_views_of_the_defense_and_full_batches():
 
     margin = measure_margin(defended(defense=Whole()), tiny_images(2, SIZE, 0))
     assert (margin.value, margin.views) == (0.0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("runtime", "precision"),
+    [
+        ("torch", "float32"),
+        ("torch", "bfloat16"),
+        ("openvino", "float32"),
+        ("openvino", "bfloat16"),
+    ],
+)
+def test_bounds_from_any_batches_lie_within_the_margin(runtime, precision, cache):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    model = timm.create_model("efficientnet_lite0", num_classes=20).eval()
+    source = Classifier(model, mean=[0.5] * 3, std=[0.5] * 3)
+    if (runtime, precision) not in available(source):
+        pytest.skip("not installed, or the processor does not have it")
+    images = torch.rand(3, 3, 96, 96)
+    options = {"runtime": runtime, "precision": precision, "batch_size": 32}
+    demux = PatchDemux(source, PatchThreat(14, 14), DoubleMasking(4), **options)
+    margin = measure_margin(demux, images[:1])
+    bounds = demux.bounds(images)
+    wide = bounds.widened(margin.value)
+    for size in (1, 3, 8, 64):
+        other = PatchDemux(demux.classifier, demux.threat, demux.defense, batch_size=size)
+        found = other.bounds(images)
+        assert (found.lower >= wide.lower).all()
+        assert (found.upper <= wide.upper).all()
+        assert (abs(found.defended - bounds.defended) <= margin.value).all()
 
 
 # --- widening -----------------------------------------------------------------------------------
@@ -272,11 +309,6 @@ def test_normalisation_comes_from_the_run_unless_a_classifier_has_its_own(tmp_pa
     np.testing.assert_array_equal(again.bounds(Dots(2).pixels).lower, run.bounds(0).lower)
     with pytest.raises(RunError, match=r"another model: mean was \[0.25\], but is \[0.0\]"):
         PatchDemux.from_run(run, Classifier(Planted()))
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATCHDEMUX_CACHE", str(tmp_path / "exported"))
 
 
 class Layers(nn.Sequential):
