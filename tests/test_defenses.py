@@ -195,10 +195,11 @@ def literal_patchguard(defense, model, image, threat, threshold):
 
 
 def literal_feature_masking(defense, model, image, threat, threshold):
-    """Double masking of the features; a patch of h x w pixels changes h + 1 x w + 1 of them."""
+    """Double masking of the features; a patch of h x w pixels changes h + 1 x w + 1 of them at most."""
     with torch.no_grad():
         features = model.front(image[None])[0]
-    patch = PatchThreat(threat.height + 1, threat.width + 1, threat.count)
+    sides = (min(threat.height + 1, features.shape[1]), min(threat.width + 1, features.shape[2]))
+    patch = PatchThreat(*sides, threat.count)
     return literal_masking(defense.of_features, model.back, features, patch, threshold)
 
 

@@ -22,6 +22,9 @@ Votes = Int[np.ndarray, "image class row column"]
 Table = Int[np.ndarray, "image class row1 column1"]
 Sums = Int[np.ndarray, "image class box"]
 Boxes = Int[np.ndarray, "box 4"]
+Region = Int[np.ndarray, "image class region"]
+Aggregates = tuple[Int[np.ndarray, "image class"], Region, Region]
+"""Of the votes as they are, and the least and the greatest with a region in the attacker's hands."""
 
 BITS = 24
 """Votes are rounded to so many bits, as float32 has for the largest of them."""
@@ -74,13 +77,7 @@ class LocalEvidence(Defense):
             )
 
     @abstractmethod
-    def aggregate(
-        self, votes: Votes, boxes: Boxes, patch: tuple[int, int]
-    ) -> tuple[
-        Int[np.ndarray, "image class"],
-        Int[np.ndarray, "image class region"],
-        Int[np.ndarray, "image class region"],
-    ]:
+    def aggregate(self, votes: Votes, boxes: Boxes, patch: tuple[int, int]) -> Aggregates:
         """The aggregate of the votes, and its ends when those inside each box move to low and high.
 
         Args:
@@ -171,13 +168,7 @@ class LocalVotes(LocalEvidence):
     their range; see `LocalEvidence` for the proof. One pass per image.
     """
 
-    def aggregate(
-        self, votes: Votes, boxes: Boxes, patch: tuple[int, int]
-    ) -> tuple[
-        Int[np.ndarray, "image class"],
-        Int[np.ndarray, "image class region"],
-        Int[np.ndarray, "image class region"],
-    ]:
+    def aggregate(self, votes: Votes, boxes: Boxes, patch: tuple[int, int]) -> Aggregates:
         low, high = self.ends
         total = votes.sum(axis=(2, 3))
         untouched = total[..., None] - box_sums(summed(votes), boxes)
@@ -213,13 +204,7 @@ class RobustMasking(LocalEvidence):
     which holds for unbounded evidence too.
     """
 
-    def aggregate(
-        self, votes: Votes, boxes: Boxes, patch: tuple[int, int]
-    ) -> tuple[
-        Int[np.ndarray, "image class"],
-        Int[np.ndarray, "image class region"],
-        Int[np.ndarray, "image class region"],
-    ]:
+    def aggregate(self, votes: Votes, boxes: Boxes, patch: tuple[int, int]) -> Aggregates:
         low, high = self.ends
         yes = masked_sums(votes.clip(min=0), boxes, patch, max(low, 0), max(high, 0))
         no = masked_sums((-votes).clip(min=0), boxes, patch, max(-high, 0), max(-low, 0))
@@ -228,11 +213,7 @@ class RobustMasking(LocalEvidence):
 
 def masked_sums(
     evidence: Votes, boxes: Boxes, window: tuple[int, int], least: int, most: int
-) -> tuple[
-    Int[np.ndarray, "image class"],
-    Int[np.ndarray, "image class region"],
-    Int[np.ndarray, "image class region"],
-]:
+) -> Aggregates:
     """The sum of evidence outside the window that holds most of it, and its ends for each box.
 
     The ends are the sums with all evidence inside the box at `least` and at `most`.
