@@ -5,6 +5,7 @@ Independent of the package and slow on purpose; the tests compare the package wi
 """
 
 import math
+from fractions import Fraction
 
 
 def double_masking(scores, threshold):
@@ -211,6 +212,13 @@ def smoothing_certifies(scores, touched, label, share, threshold):
     if label == 1:
         return votes > share * len(scores)
     return not votes + sum(touched) > share * len(scores)
+
+
+def exact(numbers):
+    """The numbers of an array as fractions, in lists."""
+    if hasattr(numbers, "tolist"):
+        numbers = numbers.tolist()
+    return [exact(part) for part in numbers] if isinstance(numbers, list) else Fraction(numbers)
 
 
 def sum_between(terms, bias):

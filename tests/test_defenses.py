@@ -259,7 +259,9 @@ def literal_smoothing(defense, model, image, threat, threshold):
 def literal_intervals(defense, model, image, threat, threshold):
     """Interval arithmetic in fractions, number by number, for every placement of the patch."""
     first, last = model[1], model[3]
-    layers = [(fractions(layer.weight), fractions(layer.bias)) for layer in (first, last)]
+    layers = [
+        (reference.exact(layer.weight), reference.exact(layer.bias)) for layer in (first, last)
+    ]
 
     def ends(top, left, height, width):
         planes = [
@@ -284,11 +286,6 @@ def literal_intervals(defense, model, image, threat, threshold):
         (label, all((low > threshold) if label else (high <= threshold) for low, high in of_class))
         for label, of_class in zip(labels, zip(*regions, strict=True), strict=True)
     ]
-
-
-def fractions(numbers):
-    """Weights as exact numbers, in lists."""
-    return [fractions(n) for n in numbers] if numbers.ndim else Fraction(float(numbers.detach()))
 
 
 # --- the table -----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from patchdemux import Classifier, PatchDemux, PatchThreat
 from patchdemux.defenses.interval_bounds import DOUBLE, IntervalBounds
 from patchdemux.defenses.intervals import SUPPORTED, Interval, layers_of, propagate
 from patchdemux.runtimes import make_runtime
-from reference import interval_layer
+from reference import exact, interval_layer
 from tiny import every_attack, tiny_images
 
 SIZE = (5, 6)
@@ -40,15 +40,6 @@ def small_network(seed, spread=1.0):
         nn.init.normal_(numbers, std=spread)
     nn.init.uniform_(network[1][0].running_var, 0.5, 2)
     return network.eval()
-
-
-def exact(tensor):
-    """A tensor's numbers as fractions, in lists."""
-    return fractions(tensor.tolist())
-
-
-def fractions(numbers):
-    return [fractions(part) for part in numbers] if isinstance(numbers, list) else Fraction(numbers)
 
 
 def exact_ends(layers, image, box, mean=0.0, std=1.0):
