@@ -285,7 +285,6 @@ def test_runtime(coco, tmp_path):
         *((f"{n} x {n} masks", f"{kind}-label") for n in (2, 4, 6) for kind in ("single", "multi")),
     ]
     assert all(line.figure == "median ms" and line.measured > 0 for line in outcome.lines)
-    assert outcome.lines[0].measured < outcome.lines[-1].measured
     assert "the median of 2 images, one at a time" in outcome.notes[0]
     assert all(picture.stat().st_size > 1000 for picture in outcome.pictures)
     assert not (tmp_path / "runs").exists()
