@@ -3,6 +3,10 @@
 Views are made on the model's device, batch by batch, across masks and images, and never all exist at
 once. The batch size is found by itself: it doubles, on the real work, for as long as that makes views
 faster, and is halved when memory runs out.
+
+The model runs without gradients, with one exception: `Engine.gradient`, for attacks. It is in here so
+that an attack sees exactly the views that a certificate is made of, and still nothing else calls the
+model; and no bound and no label is ever read from it.
 """
 
 from __future__ import annotations
@@ -83,6 +87,64 @@ class Engine:
         Its jobs are rows of an image's index and the masks whose pixels are hidden. Jobs of the same
         image should follow each other.
         """
+        images, visible, device = self._ready(images, hidden)
+        return lambda jobs: self._in_batches(images, visible, jobs, device)
+
+    def gradient(
+        self,
+        images: Tensor,
+        hidden: Bool[np.ndarray, "mask height width"],
+        jobs: Int[np.ndarray, "job k"],
+        gain: Callable[[Tensor, slice], Tensor],
+    ) -> Tensor:
+        """The slope of an attacker's gain at every pixel of the images.
+
+        Args:
+            images, hidden, jobs: as in `masked`.
+            gain: from the scores (job, class) of some of the jobs, and which these are, to numbers
+                that are summed over all jobs.
+        """
+        images, visible, device = self._ready(images, hidden)
+        masks = torch.from_numpy(jobs[:, 1:]).to(device)
+        total = torch.zeros_like(images)
+
+        def compute(first: int, last: int) -> Float[np.ndarray, "job value"]:
+            owners = jobs[first:last, 0]
+            with torch.inference_mode(False), torch.enable_grad():
+                views = self._views(images, visible, owners, masks[first:last], device)
+                scores = self._scores_with_gradients(views.requires_grad_())
+                own = gain(scores, slice(first, last)).sum()
+                # Of the views alone: the weights get no gradient, as if none had been asked for.
+                (slope,) = torch.autograd.grad(own, views)
+            check_finite(scores.detach().cpu().numpy(), first, jobs[:, 0])
+            # With the mean as fill, what hidden pixels pass on to the visible ones is left out.
+            slope = slope[:, : images.shape[1]] * shown(visible, masks[first:last])
+            total.index_add_(0, torch.from_numpy(owners).to(total.device), slope.to(total))
+            return np.empty((last - first, 0), np.float32)
+
+        self.batched(len(jobs), compute)
+        return total
+
+    def _scores_with_gradients(self, views: Tensor) -> Tensor:
+        """Scores whose gradients can be followed, or an error that says what to do instead."""
+        cause = None
+        try:
+            scores: Tensor = self.classifier(views).float()
+            if scores.requires_grad:
+                return scores
+        except RuntimeError as error:
+            if "requires grad" not in str(error):  # what PyTorch says where NumPy takes over
+                raise
+            cause = error
+        raise ValueError(
+            "this model gives no gradients (it is no torch module, or it cuts them off): "
+            'attack it with method="square" or method="random"'
+        ) from cause
+
+    def _ready(
+        self, images: Tensor, hidden: Bool[np.ndarray, "mask height width"]
+    ) -> tuple[Tensor, Tensor, torch.device]:
+        """The images, checked; what the masks leave visible, as 1; and where the model runs."""
         images = self.accepted(images)
         if self.fill != "mean" and len(self.fill) not in (1, images.shape[1]):
             raise ValueError(
@@ -91,9 +153,8 @@ class Engine:
         device = device_of(self.classifier, images)
         if device.type == "cpu":
             self.batch.at_most(PIXELS_PER_BATCH // (images.shape[-2] * images.shape[-1]))
-        images = pinned(images, device)
         visible = torch.from_numpy(~hidden).to(device, torch.float32)
-        return lambda jobs: self._in_batches(images, visible, jobs, device)
+        return pinned(images, device), visible, device
 
     def accepted(self, images: Tensor) -> Tensor:
         """Images as they are run, or an error that says what is wrong with them."""
@@ -143,21 +204,22 @@ class Engine:
 
         def compute(first: int, last: int) -> Float[np.ndarray, "job class"]:
             owners = jobs[first:last, 0]
-            scores = self._run(images, visible, owners, masks[first:last], device)
+            views = self._views(images, visible, owners, masks[first:last], device)
+            scores: np.ndarray = self.classifier(views).float().cpu().numpy()
             check_finite(scores, first, jobs[:, 0])
             return scores
 
         return self.batched(len(jobs), compute)
 
-    def _run(
+    def _views(
         self,
         images: Tensor,
         visible: Tensor,
         owners: Int[np.ndarray, " job"],
         masks: Tensor,
         device: torch.device,
-    ) -> Float[np.ndarray, "job class"]:
-        """Scores of one batch: views of the images `owners`, with all pixels of `masks` hidden."""
+    ) -> Tensor:
+        """One batch: views of the images `owners`, with all pixels of `masks` hidden."""
         channels, *size = images.shape[1:]
         told = self.classifier.visible_channel
         batch = torch.empty((len(owners), channels + told, *size), device=device)
@@ -166,7 +228,7 @@ class Engine:
             constant = torch.tensor(self.fill, device=device).reshape(-1, 1, 1)
         changes = np.flatnonzero(np.diff(owners)) + 1
         for first, last in pairwise([0, *changes.tolist(), len(owners)]):
-            keep = reduce(torch.mul, visible[masks[first:last]].unbind(dim=1))[:, None]
+            keep = shown(visible, masks[first:last])
             # Times 1 or 0 and plus 0 or the fill: exact, and several times faster than a choice.
             own_views = batch[first:last, :channels]
             torch.mul(images[owners[first]].to(device, non_blocking=True), keep, out=own_views)
@@ -176,8 +238,7 @@ class Engine:
                 own_views += constant * (1 - keep)
             if told:
                 batch[first:last, channels:] = keep
-        scores: np.ndarray = self.classifier(batch).float().cpu().numpy()
-        return scores
+        return batch
 
 
 class BatchSize:
@@ -250,6 +311,11 @@ def mean_of_visible(
     """
     total = views.sum(dim=(2, 3), keepdim=True, dtype=torch.float64)
     return (total / visible.sum(dim=(2, 3), keepdim=True).clamp(min=1)).float()
+
+
+def shown(visible: Tensor, masks: Tensor) -> Tensor:
+    """1 where no mask of a view hides the pixel, else 0: (view, 1, height, width)."""
+    return reduce(torch.mul, visible[masks].unbind(dim=1))[:, None]
 
 
 def check_images(images: Tensor) -> Tensor:
