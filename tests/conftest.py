@@ -10,7 +10,7 @@ from jaxtyping import install_import_hook
 from photo_files import COLUMNS, PHOTOS, coco_tables, photo, voc_xml, write
 
 # `ScoreBounds` and `MaskSet` check the arrays they are given themselves, with texts that tests read.
-INSIDE = ["certify", "metrics", "engine", "defenses", "report"]
+INSIDE = ["attack", "certify", "metrics", "engine", "defenses", "report"]
 install_import_hook([f"patchdemux.{room}" for room in INSIDE], "typecheck.checked")
 
 GOLDEN = Path(__file__).parent / "golden"
