@@ -1,6 +1,7 @@
 """The command line: a thin shell over the package, one module per group of commands."""
 
 from patchdemux.cli import (
+    attack,
     defenses,
     demo,
     evaluate,
@@ -15,6 +16,7 @@ from patchdemux.cli.app import app, main
 
 __all__ = [
     "app",
+    "attack",
     "defenses",
     "demo",
     "evaluate",
