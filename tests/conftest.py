@@ -9,8 +9,10 @@ from jaxtyping import install_import_hook
 
 from photo_files import COLUMNS, PHOTOS, coco_tables, photo, voc_xml, write
 
-# `ScoreBounds` and `MaskSet` check the arrays they are given themselves, with texts that tests read.
-INSIDE = ["attack", "certify", "metrics", "engine", "defenses", "report"]
+# `ScoreBounds`, `MaskSet` and `Goal` check the arrays they are given themselves, with texts that tests
+# read.
+ATTACK = [f"attack.{room}" for room in ("gradient", "places", "search", "universal", "victims")]
+INSIDE = ["certify", "metrics", "engine", "defenses", "report", *ATTACK]
 install_import_hook([f"patchdemux.{room}" for room in INSIDE], "typecheck.checked")
 
 GOLDEN = Path(__file__).parent / "golden"

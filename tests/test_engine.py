@@ -222,10 +222,13 @@ def test_answers_lie_in_one_array_and_not_among_the_batches():
     given, alive = [], []
 
     class Watched(Engine):
-        def _run(self, *arguments):
-            alive.append(sum(reference() is not None for reference in given))
-            given.append(weakref.ref(scores := super()._run(*arguments)))
-            return scores
+        def batched(self, total, compute):
+            def watched(*batch):
+                alive.append(sum(reference() is not None for reference in given))
+                given.append(weakref.ref(scores := compute(*batch)))
+                return scores
+
+            return super().batched(total, watched)
 
     engine = Watched(Classifier(model), batch_size=2)
     engine.masked_scores(tiny_images(3, SIZE, 1), MASKS.dense(), MASKS.unions())
