@@ -32,6 +32,7 @@ from patchdemux.cli.options import (
     tell_defense,
 )
 from patchdemux.data.views import limit as first_of
+from patchdemux.footprint import Footprint
 from patchdemux.inputs import logit
 from patchdemux.report.tables import as_json, as_text
 
@@ -128,8 +129,9 @@ def attack_data(
     if limit is not None:
         dataset = first_of(dataset, limit)
     classifier = runtime.apply(classifier, lambda: first_image(dataset), notes)
-    demux, _ = defense.defend(classifier, dataset.image_size)
-    tell_defense(defense.patch, demux, notes)
+    footprint = defense.footprint(partial(Footprint.in_set, dataset=dataset))
+    demux, _ = defense.defend(classifier, dataset.image_size, footprint)
+    tell_defense(defense.patch, demux, notes, footprint)
     given = None if use is None else load_patch(use, demux.threat)
     started = time.perf_counter()
     report = attack_dataset(

@@ -68,9 +68,9 @@ def check_footprint(
             f"the footprint is not the one of this data set: it says {footprint}, but here it is "
             f"{found}; make it with Footprint.in_set(patch, dataset, limit)"
         )
-    if demux.threat != footprint.threat:
+    if demux.threat.single != footprint.threat:
         raise RunError(
-            f"the classifier is defended against one {demux.threat}, but the footprint needs one "
+            f"the classifier is defended against one {demux.threat.single}, but the footprint needs one "
             f"{footprint.threat}; give PatchDemux the footprint's threat"
         )
 
