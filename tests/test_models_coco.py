@@ -47,3 +47,13 @@ def test_the_classes_of_coco():
     assert len(set(CLASS_NAMES)) == 80
     assert CLASS_NAMES[::20] == ("person", "elephant", "wine glass", "dining table")
     assert CLASS_NAMES[-1] == "toothbrush"
+
+
+@torch.no_grad()
+def test_the_weights_that_ship():
+    assert coco.WEIGHTS.stat().st_size <= 10e6
+    classifier = coco_classifier()
+    scores = classifier(torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0)))
+    assert scores.shape == (2, 80)
+    assert scores.isfinite().all()
+    assert not torch.equal(scores[0], scores[1])
