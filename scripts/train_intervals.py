@@ -58,8 +58,8 @@ def somewhere(count: int, side: int) -> Tensor:
         (pixels >= start) & (pixels < start + side)
         for start in torch.randint(IMAGE_SIZE - side + 1, (2, count, 1))
     )
-    squares: Tensor = rows[:, :, None] & columns[:, None, :]
-    return squares.float()[:, None]
+    inside: Tensor = rows[:, :, None] & columns[:, None, :]
+    return inside.float()[:, None]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ def drop_hidden_tokens(model: nn.Module) -> Classifier:
     """
     classifier = Classifier.of(model)
     options = {**options_of(classifier), "visible_channel": True}
-    return Classifier(VisibleTokens(classifier.model), **options)
+    dropping = Classifier(VisibleTokens(classifier.model), **options)
+    dropping.channels_last = False  # tokens are cut out, nothing is convolved
+    return dropping
 
 
 class VisibleTokens(nn.Module):
