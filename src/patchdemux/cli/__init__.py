@@ -2,6 +2,7 @@
 
 from patchdemux.cli import (
     attack,
+    audit,
     defenses,
     demo,
     evaluate,
@@ -17,6 +18,7 @@ from patchdemux.cli.app import app, main
 __all__ = [
     "app",
     "attack",
+    "audit",
     "defenses",
     "demo",
     "evaluate",
