@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 from patchdemux import Classifier, DoubleMasking, MaskSet, PatchDemux, PatchThreat, ScoreBounds
 from patchdemux.audit import audit
 from patchdemux.audit.attacked import corners
-from patchdemux.audit.recomputed import apart
 from patchdemux.audit.stored import check_curves, uncovered
+from patchdemux.audit.target import apart
 from patchdemux.bounds import median
 from patchdemux.cli import app
 from patchdemux.cli.attack import FALSIFIED
 from patchdemux.data.tensors import TensorSet
+from patchdemux.defenses import Defense
 from patchdemux.engine import Engine, shown
 from patchdemux.runs import Run, evaluate
 from patchdemux.runs.store import SCORES
@@ -35,8 +36,8 @@ def scenes(count=6):
     return TensorSet(tiny_images(count, SIZE, 2), targets, CLASSES, "tiny")
 
 
-def tiny(defense=None, **options):
-    model = Classifier(TinyNet(SIZE, len(CLASSES), seed=3), class_names=CLASSES)
+def tiny(defense=None, seed=3, **options):
+    model = Classifier(TinyNet(SIZE, len(CLASSES), seed=seed), class_names=CLASSES)
     return PatchDemux(model, THREAT, defense or DoubleMasking((2, 2)), batch_size=16, **options)
 
 
@@ -184,11 +185,14 @@ def test_bounds_off_by_one_mask(tmp_path, name):
 
 
 @dataclass(frozen=True)
-class SinglesOnly(DoubleMasking):
+class SinglesOnly(Defense):
     """Takes what one mask alone says for a bound; a patch elsewhere moves the median at will."""
 
+    def region_boxes(self, image_size, threat):
+        return MaskSet.covering(image_size, threat, (2, 2)).boxes
+
     def bounds(self, engine, images, threat):
-        masks = self.mask_set(images.shape[-2:], threat)
+        masks = MaskSet.covering(images.shape[-2:], threat, (2, 2))
         views = np.arange(len(masks))[:, None]
         singles = engine.masked_scores(images, masks.dense(), views)
         defended = median(singles)
@@ -198,15 +202,31 @@ class SinglesOnly(DoubleMasking):
 
 
 def test_a_defense_whose_proof_is_wrong(tmp_path):
-    demux = tiny(SinglesOnly((2, 2)))
+    demux = tiny(SinglesOnly(), seed=4)
     path = run_of(tmp_path / "run", demux)
     result = audited(path, demux)
-    attacks = [finding for finding in result.findings if finding.kind == "attack"]
-    assert attacks
-    assert "was proved to be within" in attacks[0].what
-    assert attacks[0].region is not None
-    assert attacks[0].patch is not None
-    assert any("the certified label turned" in finding.what for finding in attacks)
+    assert kinds(result) == {"attack"}
+    assert "was proved to be within" in result.findings[0].what
+    assert all(finding.patch is not None for finding in result.findings)
+    assert any(finding.region is not None for finding in result.findings)
+    assert any("the certified label turned" in finding.what for finding in result.findings)
+
+
+@dataclass(frozen=True)
+class Surprised(SinglesOnly):
+    """Gives up on pixels that are neither black nor white, which no clean image has."""
+
+    def bounds(self, engine, images, threat):
+        if ((images != 0) & (images != 1)).any():
+            raise ValueError("the bounds contradict the defended score")
+        return super().bounds(engine, images, threat)
+
+
+def test_a_defense_that_fails_on_an_attacked_image(tmp_path):
+    demux = tiny(Surprised())
+    path = run_of(tmp_path / "run", demux)
+    found = [f for f in audited(path, demux).findings if f.kind == "contradiction"]
+    assert any(finding.patch and finding.image in scenes().names for finding in found)
 
 
 def test_certificates_of_bfloat16_used_with_float32(tmp_path):

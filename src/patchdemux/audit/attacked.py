@@ -2,66 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from patchdemux.attack import Attack, attack, save_patch
-from patchdemux.attack.attack import Method, size_of
+from patchdemux.attack.attack import Method
 from patchdemux.attack.check import Violation, holders, violations
 from patchdemux.attack.pictures import flat
 from patchdemux.attack.places import paste
 from patchdemux.attack.search import drawn
 from patchdemux.attack.victims import BATCH, Undefended, Watching
 from patchdemux.audit.finding import Finding, places_of
-from patchdemux.audit.recomputed import apart
+from patchdemux.audit.target import Target, apart
 from patchdemux.bounds import ScoreBounds
-from patchdemux.certify import certified, exceeds
+from patchdemux.certify import exceeds
+from patchdemux.data.files import sha256
 from patchdemux.defenses import DoubleMasking
 from patchdemux.demux import PatchDemux
 from patchdemux.inputs import logit
 
 Seen = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 """Masks, views and scores (image, view, class), as the defense asked for them."""
-
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """Some images of a run, and what was stored of them.
-
-    Attributes:
-        demux: the defended classifier.
-        images, names, class_names, targets: the images and their labels.
-        stored: the stored bounds, widened by the margin.
-        margin: of the run.
-        threshold: a probability; labels that are certified there are attacked.
-        folder: where what breaks a certificate is kept; None for nowhere.
-    """
-
-    demux: PatchDemux
-    images: Tensor
-    names: Sequence[str]
-    class_names: Sequence[str]
-    targets: Bool[np.ndarray, "image class"]
-    stored: ScoreBounds
-    margin: float
-    threshold: float
-    folder: Path | None
-
-    @property
-    def boxes(self) -> Int[np.ndarray, "region 4"] | None:
-        """The regions of the defense."""
-        return self.demux.defense.region_boxes(size_of(self.images), self.demux.threat)
-
-    @property
-    def safe(self) -> Bool[np.ndarray, "image class"]:
-        """The labels that are certified."""
-        return certified(self.stored, self.targets, logit(self.threshold))
 
 
 def watched(demux: PatchDemux, images: Tensor) -> tuple[ScoreBounds, Seen]:
@@ -83,9 +48,8 @@ class Prober:
         attacked = paste(target.images, places, patches)
         try:
             bounds, seen = watched(target.demux, attacked)
-        except ValueError as error:
-            what = f"the defense contradicts itself on an attacked image: {error}"
-            yield self._kept(Finding("contradiction", what), 0, places, patches, attacked)
+        except ValueError:
+            yield from self._contradictions(places, patches, attacked)
             return
         found = [
             *self._leaks(seen, places),
@@ -94,6 +58,18 @@ class Prober:
         ]
         for image, finding in found:
             yield self._kept(finding, image, places, patches, attacked)
+
+    def _contradictions(
+        self, places: Int[np.ndarray, "image 2"], patches: Tensor, attacked: Tensor
+    ) -> Iterator[Finding]:
+        """The attacked images on which the defense itself says that it cannot be right."""
+        for image in range(len(attacked)):
+            try:
+                watched(self.target.demux, attacked[image : image + 1])
+            except ValueError as error:
+                what = f"the defense fails on an attacked image: {error}"
+                finding = Finding("contradiction", what, self.target.names[image])
+                yield self._kept(finding, image, places, patches, attacked)
 
     def _scores(self, bounds: ScoreBounds, places: np.ndarray) -> Iterator[tuple[int, Finding]]:
         """The defended score stays within the bounds, there and back.
@@ -152,7 +128,7 @@ class Prober:
                 continue
             for image, (top, left) in enumerate(places):
                 under = hidden[:, top : top + threat.height, left : left + threat.width]
-                covered = np.flatnonzero(under[views].any(axis=1).all(axis=(1, 2)))
+                covered = np.flatnonzero(np.any(under[views], axis=1).all(axis=(1, 2)))
                 change = apart(before[image, covered], after[image, covered])
                 for view, label in places_of(change > target.margin):
                     masks = sorted(set(views[covered[view]].tolist()))
@@ -184,14 +160,16 @@ def keep(
     patch: Tensor,
     attacked: Tensor,
 ) -> Finding:
-    """Save a patch and the image with it; once for all findings of the same image and place."""
+    """Save a patch and the image with it; once for all findings of the same patch."""
     if target.folder is None:
         return finding
     target.folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{flat(target.names[image])}-row{place[0]}-column{place[1]}"
+    content = sha256(patch.cpu().numpy().tobytes())[-8:]
+    stem = f"{flat(target.names[image])}-row{place[0]}-column{place[1]}-{content}"
     files = [target.folder / f"{stem}-{what}.png" for what in ("patch", "picture")]
     for file, pixels in zip(files, (patch, attacked[image]), strict=True):
-        save_patch(file, pixels)
+        if not file.exists():
+            save_patch(file, pixels)
     return finding.kept_in(*map(str, files))
 
 
@@ -249,7 +227,7 @@ def by_attack(prober: Prober, how: Attack) -> Iterator[Finding]:
             labels=labels,
         )
     except ValueError as error:
-        yield Finding("contradiction", f"the defense contradicts itself under attack: {error}")
+        yield Finding("contradiction", f"the defense fails on an attacked image: {error}")
         return
     for violation, patch in zip(found.violations, found.broken, strict=True):
         image, place = violation.image, (violation.row, violation.column)

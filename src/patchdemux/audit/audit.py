@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from jaxtyping import Int
 from patchdemux.attack import Attack
 from patchdemux.attack.places import NamedPlace
 from patchdemux.attack.report import steady
-from patchdemux.audit.attacked import Prober, Target, by_attack, in_region_corners, method_for
+from patchdemux.audit.attacked import Prober, by_attack, in_region_corners, method_for
 from patchdemux.audit.finding import Finding
 from patchdemux.audit.recomputed import Arrays, check_again
 from patchdemux.audit.stored import check_arrays, check_coverage, check_curves, uncovered
+from patchdemux.audit.target import Target
 from patchdemux.bounds import ScoreBounds
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
@@ -91,7 +92,8 @@ def audit(
     if sample < 1:
         raise ValueError(f"sample must be at least 1, but got {sample}")
     seconds = (LONG_SECONDS if long else SECONDS) if seconds is None else seconds
-    random = np.random.default_rng(seed)
+    sizes = LONG_BATCH_SIZES if long else BATCH_SIZES
+    margin, random = run.margin, np.random.default_rng(seed)
     say("checking what is stored")
     findings = [*check_coverage(run, demux.defense), *check_arrays(run, demux.defense)]
     tried = [said_of_regions(run), f"{len(run):,} images: every stored score and interval checked"]
@@ -99,67 +101,109 @@ def audit(
         bounds = run.bounds()
     except RunError as error:  # what is wrong with the arrays is among the findings already
         return Audit(tuple(findings) or (Finding("stored", str(error)),), tuple(tried))
-    findings += check_curves(bounds, run.targets)
-    tried.append("curves: they run the right way, and are ordered as what they bound")
-
-    chosen = np.arange(len(run))
-    if not long:
-        chosen = np.sort(random.choice(chosen, min(sample, len(run)), replace=False))
-    indices = indices_in(dataset, run, chosen)
-    for place, index in zip(chosen.tolist(), indices, strict=True):
-        if (run.targets[place] != dataset.targets[index].astype(bool)).any():
-            findings.append(Finding("stored", "the data set has other labels", run.names[place]))
-    sizes = LONG_BATCH_SIZES if long else BATCH_SIZES
-    say(f"computing {len(chosen)} images again, in batches of {', '.join(map(str, sizes))}")
-    parts = [slice(first, first + AT_ONCE) for first in range(0, len(chosen), AT_ONCE)]
-    images = [read_chunk(dataset, indices[part]) for part in parts]
-    stored = arrays_of(run)
+    if run.targets.any():
+        findings += check_curves(bounds, run.targets)
+        tried.append("curves: they run the right way, and are ordered as what they bound")
+    count = len(run) if long else min(sample, len(run))
+    chosen = np.sort(random.choice(len(run), count, replace=False))
+    part = Sample(run, demux, dataset, bounds, chosen, threshold, folder)
+    findings += part.other_labels()
+    say(f"computing {count:,} images again, in batches of {', '.join(map(str, sizes))}")
     with repeatable():
-        for part, pixels in zip(parts, images, strict=True):
-            own = {name: array[chosen[part]] for name, array in stored.items()}
-            names = [run.names[place] for place in chosen[part]]
-            findings += check_again(
-                demux, pixels, own, run.margin, sizes, names, run.class_names, random
-            )
+        for target, stored in part.with_stored():
+            findings += check_again(target, stored, sizes, random)
         tried.append(
-            f"{len(chosen):,} images computed again in {len(sizes)} sizes of batches and other "
-            f"orders, and compared within the margin {run.margin:.3g}"
+            f"{count:,} images computed again in {len(sizes)} sizes of batches and other orders, "
+            f"and compared within the margin {margin:.3g}"
         )
         if why := unattackable(run, demux):
-            return Audit(tuple(findings), (*tried, why))
-        say(f"attacking for {seconds:g} s")
-        targets = [
-            Target(
-                steady(demux),
-                pixels,
-                [run.names[place] for place in chosen[part]],
-                run.class_names,
-                run.targets[chosen[part]],
-                picked(bounds, chosen[part]),
-                run.margin,
-                threshold,
-                folder,
-            )
-            for part, pixels in zip(parts, images, strict=True)
-        ]
-        found, words = attacked(targets, seconds, random)
-    return Audit((*findings, *found), (*tried, words))
+            tried.append(why)
+        else:
+            say(f"attacking for {seconds:g} s")
+            found, words = attacked(part, seconds, random)
+            findings += found
+            tried.append(words)
+    return Audit(tuple(dict.fromkeys(findings)), tuple(tried))
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The images of a run that are computed again and attacked, a few in memory at a time.
+
+    Attributes:
+        run, demux, dataset: as for `audit`.
+        bounds: of the whole run, widened by its margin.
+        chosen: which images of the run.
+        threshold, folder: as for `audit`.
+    """
+
+    run: Run
+    demux: PatchDemux
+    dataset: ImageSet
+    bounds: ScoreBounds
+    chosen: Int[np.ndarray, " image"]
+    threshold: float
+    folder: Path | None
+
+    def __len__(self) -> int:
+        """How many parts there are."""
+        return -(-len(self.chosen) // AT_ONCE)
+
+    def __getitem__(self, part: int) -> Target:
+        """A part of the images, with what was stored of them."""
+        own = self.chosen[part * AT_ONCE : (part + 1) * AT_ONCE]
+        return Target(
+            steady(self.demux),
+            read_chunk(self.dataset, self.indices(own)),
+            [self.run.names[image] for image in own],
+            self.run.class_names,
+            self.run.targets[own],
+            picked(self.bounds, own),
+            self.run.margin,
+            self.threshold,
+            self.folder,
+        )
+
+    def with_stored(self) -> Iterator[tuple[Target, Arrays]]:
+        """Every part, with the stored arrays without any margin."""
+        store = RunStore.open(self.run.path)
+        stored = {name: store.read(name)[self.run.done] for name in SCORES}
+        for part in range(len(self)):
+            own = self.chosen[part * AT_ONCE : (part + 1) * AT_ONCE]
+            yield self[part], {name: array[own] for name, array in stored.items()}
+
+    def other_labels(self) -> Iterator[Finding]:
+        """Images whose labels are not those of the data set."""
+        for image, index in zip(self.chosen, self.indices(self.chosen), strict=True):
+            if (self.run.targets[image] != self.dataset.targets[index].astype(bool)).any():
+                yield Finding("stored", "the data set has other labels", self.run.names[image])
+
+    def indices(self, images: Int[np.ndarray, " some"]) -> list[int]:
+        """Where images of the run are in the data set."""
+        where = {name: index for index, name in enumerate(self.dataset.names)}
+        names = [self.run.names[image] for image in images]
+        of = f"the run at {self.run.path}"
+        if tuple(self.dataset.class_names) != self.run.class_names:
+            raise RunError(f"the data set has other classes than {of}")
+        if missing := [name for name in names if name not in where]:
+            raise RunError(f"the data set has no image {missing[0]!r}, which {of} has")
+        return [where[name] for name in names]
 
 
 def attacked(
-    targets: Sequence[Target], seconds: float, random: np.random.Generator
+    part: Sample, seconds: float, random: np.random.Generator
 ) -> tuple[list[Finding], str]:
     """Rounds of attacks until the time is up or something broke, and what was tried, in words.
 
     The first images are always attacked in every way, however short the time is.
     """
     started = time.monotonic()
-    method = method_for(targets[0].demux, targets[0].images)
+    method = method_for(part[0].demux, part[0].images)
     patches = labels = 0
     seen: set[str] = set()
     findings: list[Finding] = []
-    for number in count():
-        target = targets[number % len(targets)]
+    for number in itertools.count():
+        target = part[number % len(part)]
         prober = Prober(target)
         for finding, step in rounds(prober, method, random):
             if finding is not None:
@@ -172,7 +216,7 @@ def attacked(
             break
     return findings, (
         f"{patches:,} patches on {len(seen):,} images with {labels:,} certified labels (threshold "
-        f"{targets[0].threshold:g}), in {time.monotonic() - started:.0f} s: random ones in corners "
+        f"{part.threshold:g}), in {time.monotonic() - started:.0f} s: random ones in corners "
         f"of the regions, and ones made by {method} attack at the weakest regions and at random"
     )
 
@@ -210,23 +254,6 @@ def unattackable(run: Run, demux: PatchDemux) -> str:
     if threat.shapes and (own is None or uncovered(own, size, whole) is not None):
         return f"no attacks: they fill {whole[0]} x {whole[1]} pixels, more than any shape may"
     return ""
-
-
-def indices_in(dataset: ImageSet, run: Run, chosen: Int[np.ndarray, " image"]) -> list[int]:
-    """Where the run's images are in the data set."""
-    where = {name: index for index, name in enumerate(dataset.names)}
-    names = [run.names[place] for place in chosen]
-    if missing := [name for name in names if name not in where]:
-        raise RunError(f"the data set has no image {missing[0]!r}, which the run at {run.path} has")
-    if tuple(dataset.class_names) != run.class_names:
-        raise RunError(f"the data set has other classes than the run at {run.path}")
-    return [where[name] for name in names]
-
-
-def arrays_of(run: Run) -> Arrays:
-    """The stored scores and bounds of the images that are done, without any margin."""
-    store = RunStore.open(run.path)
-    return {name: store.read(name)[run.done] for name in SCORES}
 
 
 def picked(bounds: ScoreBounds, images: Int[np.ndarray, " some"]) -> ScoreBounds:

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from patchdemux.audit.finding import Finding, places_of
+from patchdemux.audit.target import Target, apart
 from patchdemux.bounds import ScoreBounds
-from patchdemux.demux import PatchDemux
 from patchdemux.engine import Engine
 
 Arrays = dict[str, Float[np.ndarray, "..."]]
@@ -37,26 +37,17 @@ class Shuffled(Engine):
 
 
 def check_again(
-    demux: PatchDemux,
-    images: Tensor,
-    stored: Arrays,
-    margin: float,
-    batch_sizes: Sequence[int],
-    names: Sequence[str],
-    class_names: Sequence[str],
-    random: np.random.Generator,
+    target: Target, stored: Arrays, batch_sizes: Sequence[int], random: np.random.Generator
 ) -> Iterator[Finding]:
     """Every stored score and bound is what is computed again, up to the margin.
 
     Args:
-        demux: the defended classifier.
-        images, names: those of the stored arrays.
+        target: the defended classifier and some images.
         stored: clean, defended, lower and upper, as they were computed, without any margin.
-        margin: of the run.
         batch_sizes: views per call of the model; all views are computed for each.
-        class_names: names of the classes.
         random: the order of the images and of their views.
     """
+    demux, images, margin = target.demux, target.images, target.margin
     for size in batch_sizes:
         engine = Shuffled(demux.classifier, fill=demux.engine.fill, batch_size=size)
         engine.random = random
@@ -77,20 +68,12 @@ def check_again(
                     f"which is more than the margin {margin:.3g} apart"
                 )
                 region = index[1] if len(index) == 3 else None
-                yield Finding("recomputed", what, names[image], class_names[label], region)
+                yield Finding(
+                    "recomputed", what, target.names[image], target.class_names[label], region
+                )
 
 
 def arrays_of(bounds: ScoreBounds) -> Arrays:
     """The scores and bounds by name, those that there are."""
     found = {"defended": bounds.defended, "lower": bounds.lower, "upper": bounds.upper}
     return found if bounds.clean is None else {"clean": bounds.clean, **found}
-
-
-def apart(
-    first: Float[np.ndarray, "*shape"], second: Float[np.ndarray, "*shape"]
-) -> Float[np.ndarray, "*shape"]:
-    """How far two scores lie apart, in double precision; equal infinities not at all."""
-    wide, other = first.astype(np.float64), second.astype(np.float64)
-    same = wide == other
-    gap = np.abs(np.where(same, 0.0, wide) - np.where(same, 0.0, other))
-    return np.asarray(np.where(np.isnan(gap), np.inf, gap))
