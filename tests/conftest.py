@@ -12,7 +12,7 @@ from photo_files import COLUMNS, PHOTOS, coco_tables, photo, voc_xml, write
 # `ScoreBounds`, `MaskSet` and `Goal` check the arrays they are given themselves, with texts that tests
 # read.
 ATTACK = [f"attack.{room}" for room in ("gradient", "places", "search", "universal", "victims")]
-INSIDE = ["certify", "metrics", "engine", "defenses", "report", *ATTACK]
+INSIDE = ["audit", "certify", "metrics", "engine", "defenses", "report", *ATTACK]
 install_import_hook([f"patchdemux.{room}" for room in INSIDE], "typecheck.checked")
 
 GOLDEN = Path(__file__).parent / "golden"

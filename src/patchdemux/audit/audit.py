@@ -10,29 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from patchdemux.attack import Attack
 from patchdemux.attack.places import NamedPlace
-from patchdemux.attack.report import steady
 from patchdemux.audit.attacked import Prober, by_attack, in_region_corners, method_for
 from patchdemux.audit.finding import Finding
-from patchdemux.audit.recomputed import Arrays, check_again
+from patchdemux.audit.recomputed import check_again
 from patchdemux.audit.stored import check_arrays, check_coverage, check_curves, uncovered
-from patchdemux.audit.target import Target
-from patchdemux.bounds import ScoreBounds
+from patchdemux.audit.target import Sample
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
 from patchdemux.runs.errors import RunError
-from patchdemux.runs.images import read_chunk
 from patchdemux.runs.measure import repeatable
 from patchdemux.runs.run import Run
-from patchdemux.runs.store import SCORES, RunStore
 
 SAMPLE = 8
 SECONDS, LONG_SECONDS = 60.0, 3600.0
 BATCH_SIZES, LONG_BATCH_SIZES = (7, 24), (1, 2, 3, 5, 7, 12, 24, 64)
-AT_ONCE = 8  # images that are computed again, and attacked, at a time
 STEPS = 10
 
 
@@ -126,70 +120,6 @@ def audit(
     return Audit(tuple(dict.fromkeys(findings)), tuple(tried))
 
 
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The images of a run that are computed again and attacked, a few in memory at a time.
-
-    Attributes:
-        run, demux, dataset: as for `audit`.
-        bounds: of the whole run, widened by its margin.
-        chosen: which images of the run.
-        threshold, folder: as for `audit`.
-    """
-
-    run: Run
-    demux: PatchDemux
-    dataset: ImageSet
-    bounds: ScoreBounds
-    chosen: Int[np.ndarray, " image"]
-    threshold: float
-    folder: Path | None
-
-    def __len__(self) -> int:
-        """How many parts there are."""
-        return -(-len(self.chosen) // AT_ONCE)
-
-    def __getitem__(self, part: int) -> Target:
-        """A part of the images, with what was stored of them."""
-        own = self.chosen[part * AT_ONCE : (part + 1) * AT_ONCE]
-        return Target(
-            steady(self.demux),
-            read_chunk(self.dataset, self.indices(own)),
-            [self.run.names[image] for image in own],
-            self.run.class_names,
-            self.run.targets[own],
-            picked(self.bounds, own),
-            self.run.margin,
-            self.threshold,
-            self.folder,
-        )
-
-    def with_stored(self) -> Iterator[tuple[Target, Arrays]]:
-        """Every part, with the stored arrays without any margin."""
-        store = RunStore.open(self.run.path)
-        stored = {name: store.read(name)[self.run.done] for name in SCORES}
-        for part in range(len(self)):
-            own = self.chosen[part * AT_ONCE : (part + 1) * AT_ONCE]
-            yield self[part], {name: array[own] for name, array in stored.items()}
-
-    def other_labels(self) -> Iterator[Finding]:
-        """Images whose labels are not those of the data set."""
-        for image, index in zip(self.chosen, self.indices(self.chosen), strict=True):
-            if (self.run.targets[image] != self.dataset.targets[index].astype(bool)).any():
-                yield Finding("stored", "the data set has other labels", self.run.names[image])
-
-    def indices(self, images: Int[np.ndarray, " some"]) -> list[int]:
-        """Where images of the run are in the data set."""
-        where = {name: index for index, name in enumerate(self.dataset.names)}
-        names = [self.run.names[image] for image in images]
-        of = f"the run at {self.run.path}"
-        if tuple(self.dataset.class_names) != self.run.class_names:
-            raise RunError(f"the data set has other classes than {of}")
-        if missing := [name for name in names if name not in where]:
-            raise RunError(f"the data set has no image {missing[0]!r}, which {of} has")
-        return [where[name] for name in names]
-
-
 def attacked(
     part: Sample, seconds: float, random: np.random.Generator
 ) -> tuple[list[Finding], str]:
@@ -214,10 +144,13 @@ def attacked(
         seen |= set(target.names)
         if findings or time.monotonic() - started > seconds:
             break
+    where = "random places"
+    if target.boxes is not None:
+        where = "the weakest regions and random places, and random ones in corners of the regions"
     return findings, (
         f"{patches:,} patches on {len(seen):,} images with {labels:,} certified labels (threshold "
-        f"{part.threshold:g}), in {time.monotonic() - started:.0f} s: random ones in corners "
-        f"of the regions, and ones made by {method} attack at the weakest regions and at random"
+        f"{part.threshold:g}), in {time.monotonic() - started:.0f} s: made by {method} attack at "
+        f"{where}"
     )
 
 
@@ -254,9 +187,3 @@ def unattackable(run: Run, demux: PatchDemux) -> str:
     if threat.shapes and (own is None or uncovered(own, size, whole) is not None):
         return f"no attacks: they fill {whole[0]} x {whole[1]} pixels, more than any shape may"
     return ""
-
-
-def picked(bounds: ScoreBounds, images: Int[np.ndarray, " some"]) -> ScoreBounds:
-    """The bounds of these images."""
-    clean = None if bounds.clean is None else bounds.clean[images]
-    return ScoreBounds(clean, bounds.defended[images], bounds.lower[images], bounds.upper[images])

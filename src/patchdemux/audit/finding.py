@@ -41,6 +41,6 @@ class Finding:
         return replace(self, patch=patch, picture=picture)
 
 
-def places_of(wrong: Bool[np.ndarray, "..."]) -> Iterable[tuple[Any, ...]]:
+def places_of(wrong: Bool[np.ndarray, "*shape"]) -> Iterable[tuple[Any, ...]]:
     """The indices at which something is wrong."""
     return (tuple(int(i) for i in index) for index in np.argwhere(wrong))

@@ -9,11 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from patchdemux.audit.finding import Finding, places_of
-from patchdemux.audit.target import Target, apart
+from patchdemux.audit.target import Arrays, Target, apart
 from patchdemux.bounds import ScoreBounds
 from patchdemux.engine import Engine
-
-Arrays = dict[str, Float[np.ndarray, "..."]]
 
 
 class Shuffled(Engine):
