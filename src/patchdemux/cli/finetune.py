@@ -50,8 +50,8 @@ class RecipeOptions:
     masks: Annotated[
         str,
         typer.Option(
-            help="Of greedy: 6 for 6 x 6 masks. 3,6 searches from coarse to fine, at a third of the "
-            "cost."
+            help="Of greedy: 6 for 6 x 6 masks. 3,6 searches masks of both sizes from coarse to fine, "
+            "at half the cost or less."
         ),
     ] = "6"
     search: Annotated[

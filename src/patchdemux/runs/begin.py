@@ -70,8 +70,8 @@ def check_footprint(
         )
     if demux.threat.single != footprint.threat:
         raise RunError(
-            f"the classifier is defended against one {demux.threat.single}, but the footprint needs one "
-            f"{footprint.threat}; give PatchDemux the footprint's threat"
+            f"the classifier is defended against one {demux.threat.single}, but the footprint needs "
+            f"one {footprint.threat}; give PatchDemux the footprint's threat"
         )
 
 

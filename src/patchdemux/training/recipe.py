@@ -27,7 +27,8 @@ class Recipe:
             behind several random pairs of those masks, and each label learns from its worst view, as
             certification judges it. "none": nothing, plain training.
         masks: rows and columns of masks: (6,) for 6 x 6. Of "greedy", several are searched from coarse
-            to fine: (3, 6) takes the worst of the 3 x 3 masks and then looks at the 6 x 6 masks in it.
+            to fine: (3, 6) looks at the 3 x 3 masks, then at the 6 x 6 masks whose middle lies in the
+            worst of them, and takes the worst of all that it tried.
         search: of "greedy", when. "each": in every step, with the weights as they are by then. "once":
             for every image beforehand, with the weights that training begins with, into a file.
         search_runtime, search_precision: of a search beforehand, what runs the model.
