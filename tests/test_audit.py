@@ -1,6 +1,7 @@
 """Audits: an honest run passes, and every fault that is planted is found and named."""
 
 import json
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +21,12 @@ from patchdemux.bounds import median
 from patchdemux.cli import app
 from patchdemux.cli.attack import FALSIFIED
 from patchdemux.data.tensors import TensorSet
-from patchdemux.defenses import Defense
+from patchdemux.defenses import Defense, make_defense
 from patchdemux.engine import Engine, shown
 from patchdemux.runs import Run, evaluate
 from patchdemux.runs.store import SCORES
 from test_brute_force import Holed
-from tiny import TinyNet, tiny_images
+from tiny import TinyLocalNet, TinyNet, tiny_images
 
 SIZE, THREAT, CLASSES = (10, 9), PatchThreat(3, 3), ("ant", "bee", "cat")
 
@@ -112,6 +113,29 @@ def test_real_numbers_pass_within_the_margin_and_the_seed_decides(tmp_path):
     demux = PatchDemux(Smooth(), THREAT, DoubleMasking((3, 2)), batch_size=16)
     path = run_of(tmp_path / "run", demux)
     assert audited(path, demux, sample=3, seed=5).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "threat"),
+    [
+        ("smoothing", {"width": 3, "stride": 2}, THREAT),
+        ("interval-bounds", {}, THREAT),
+        ("local-votes", {"layer": "local"}, THREAT),
+        ("robust-masking", {"layer": "local"}, THREAT),
+        ("feature-masking", {"layer": "local.0", "masks": (2, 2)}, THREAT),
+        ("double-masking", {"masks": (2, 2)}, PatchThreat(2, 2, count=2)),
+        ("double-masking", {"masks": (2, 2)}, PatchThreat(3, 3, shapes=((2, 3), (3, 2)))),
+    ],
+)
+def test_honest_runs_of_every_defense_pass(tmp_path, name, settings, threat):
+    local = TinyLocalNet(len(CLASSES), seed=3).local
+    layers = {"local": local, "pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten()}
+    model = Classifier(nn.Sequential(OrderedDict(layers)), class_names=CLASSES)
+    demux = PatchDemux(model, threat, make_defense(name, settings), SIZE, batch_size=16)
+    path = run_of(tmp_path / "run", demux, scenes(3))
+    result = audited(path, demux, scenes(3), sample=2)
+    assert result.findings == ()
+    assert "patches on 2 images" in " ".join(result.tried)
 
 
 # --- planted faults ---------------------------------------------------------------------------

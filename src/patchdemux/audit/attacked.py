@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from patchdemux.attack import Attack, attack, save_patch
-from patchdemux.attack.attack import Method
+from patchdemux.attack.attack import Method, size_of
 from patchdemux.attack.check import Violation, holders, violations
 from patchdemux.attack.pictures import flat
 from patchdemux.attack.places import paste
@@ -124,7 +124,8 @@ class Prober:
         """What is hidden does not change the score of a view."""
         target, threat = self.target, self.target.demux.threat
         for (hidden, views, before), (_, _, after) in zip(self.seen, seen, strict=False):
-            if before.shape != after.shape:  # a defense that chooses its views by the image
+            # Not of a defense that chooses its views by the image, or that hides features.
+            if before.shape != after.shape or hidden.shape[1:] != size_of(target.images):
                 continue
             for image, (top, left) in enumerate(places):
                 under = hidden[:, top : top + threat.height, left : left + threat.width]
