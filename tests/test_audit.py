@@ -31,6 +31,15 @@ from tiny import TinyLocalNet, TinyNet, tiny_images
 SIZE, THREAT, CLASSES = (10, 9), PatchThreat(3, 3), ("ant", "bee", "cat")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Networks as tiny as these only wait for other threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def scenes(count=6):
     random = np.random.default_rng(1)
     targets = random.random((count, len(CLASSES))) < 0.5
