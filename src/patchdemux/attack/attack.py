@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from patchdemux.attack.check import Violation, violations
-from patchdemux.attack.goal import OBJECTIVES, Goal, Objective
+from patchdemux.attack.goal import OBJECTIVES, Goal, Objective, goal_of
 from patchdemux.attack.gradient import Ascent, Scene, ascend
 from patchdemux.attack.places import NAMED_PLACES, Place, choose_places, crop, paste
 from patchdemux.attack.search import search
@@ -19,7 +19,7 @@ from patchdemux.attack.victims import Defended, Undefended, Victim
 from patchdemux.bounds import ScoreBounds
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import check_images
-from patchdemux.inputs import as_targets, logit
+from patchdemux.inputs import as_targets
 from patchdemux.margin import measure_margin
 
 Method = Literal["gradient", "square", "random"]
@@ -143,7 +143,8 @@ def attack(
         bounds = demux.bounds(images).widened(measure_margin(demux, images).value)
     victim = victim_of(demux, how, defended)
     clean = victim.clean_scores(images, bounds)
-    goal = Goal(how.objective, as_targets(targets, clean.shape), logit(threshold), labels)
+    as_targets(targets, clean.shape)  # as many classes as the model has
+    goal = goal_of(how.objective, targets, len(images), threshold, labels)
     random = np.random.default_rng(how.seed)
     tries = places_of(demux, images, how, goal, bounds, random)
     tries = np.repeat(tries, how.restarts, axis=1)

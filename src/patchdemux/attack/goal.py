@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from patchdemux.certify import exceeds
+from patchdemux.inputs import as_targets, logit
 
 Objective = Literal["hide", "invent", "both", "errors"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -37,13 +38,6 @@ class Goal:
     targets: Bool[np.ndarray, "image class"]
     threshold: float
     labels: Bool[np.ndarray, "image class"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.labels is not None and self.labels.shape != self.targets.shape:
-            raise ValueError(
-                f"labels must have one boolean per image and class, shape {self.targets.shape}, "
-                f"but got shape {self.labels.shape}"
-            )
 
     @property
     def wanted(self) -> Bool[np.ndarray, "image class"]:
@@ -92,3 +86,18 @@ class Goal:
         gain = self.gain(torch.from_numpy(np.ascontiguousarray(scores)).double()).numpy()
         total = np.where(self.weights > 0, self.weights * gain, 0).sum(axis=1)
         return np.asarray(self.errors(scores) + 1 / (2 - total))
+
+
+def goal_of(
+    objective: Objective, targets: Any, images: int, threshold: float, labels: Any = None
+) -> Goal:
+    """A goal from what a person gave: 0/1 targets, a probability, and the labels that matter."""
+    truth = as_targets(targets, (images, np.shape(targets)[-1]))
+    if labels is not None:
+        labels = np.asarray(labels)
+        if labels.shape != truth.shape or labels.dtype != bool:
+            raise ValueError(
+                f"labels must have one boolean per image and class, shape {truth.shape}, "
+                f"but got {labels.dtype} of shape {labels.shape}"
+            )
+    return Goal(objective, truth, logit(threshold), labels)

@@ -21,12 +21,11 @@ from patchdemux.attack.attack import (
     places_of,
     victim_of,
 )
-from patchdemux.attack.goal import Goal
+from patchdemux.attack.goal import goal_of
 from patchdemux.attack.gradient import Scene, ascend
 from patchdemux.bounds import ScoreBounds
 from patchdemux.demux import PatchDemux
 from patchdemux.engine import check_images
-from patchdemux.inputs import as_targets, logit
 from patchdemux.margin import measure_margin
 from patchdemux.threat import PatchThreat
 
@@ -53,7 +52,7 @@ def universal_patch(
         raise ValueError(f'a universal patch needs method="gradient", but got {how.method!r}')
     moving = replace(how, place="random", places=1) if isinstance(how.place, str) else how
     images = check_images(images)
-    goal = goal_of(images, targets, how, threshold, labels)
+    goal = goal_of(how.objective, targets, len(images), threshold, labels)
     # Which views decide is known of an image with a patch at a place, and both change in every step.
     victim = victim_of(demux, replace(how, refresh=0), defended)
     random = np.random.default_rng(how.seed)
@@ -91,19 +90,11 @@ def put(
         )
     if bounds is None and (defended or how.place == "weakest"):
         bounds = demux.bounds(images).widened(measure_margin(demux, images).value)
-    goal = goal_of(images, targets, how, threshold, labels)
+    goal = goal_of(how.objective, targets, len(images), threshold, labels)
     random = np.random.default_rng(how.seed)
     tries = places_of(demux, images, how, goal, bounds, random)
     patches = patch.to(images).expand(*tries.shape[:2], *wanted)
     return judged(victim_of(demux, how, defended), images, goal, tries, patches, bounds, None)
-
-
-def goal_of(
-    images: Tensor, targets: Any, how: Attack, threshold: float, labels: Labels | None
-) -> Goal:
-    """What the attack wants of these images."""
-    truth = as_targets(targets, (len(images), np.shape(targets)[-1]))
-    return Goal(how.objective, truth, logit(threshold), labels)
 
 
 def save_patch(file: str | PathLike[str], patch: Tensor) -> None:

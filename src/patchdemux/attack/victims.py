@@ -77,6 +77,8 @@ class Victim(ABC):
         """The slope of the goal's gain at every pixel of the attacked images."""
         total = attacked.new_zeros(attacked.shape)
         for views in self.views(attacked, places, goal, step, random):
+            if not len(views.jobs):  # no label that matters is decided by a view
+                continue
             own, weights = goal.of(views.jobs[:, 0]), views.weights
 
             def gain(
