@@ -123,6 +123,7 @@ def test_smallest_square_of_a_share(fraction, size, side):
         ),
         (lambda: MaskSet.covering(32, PatchThreat(4, 4), (6,)), "masks must be one integer or"),
         (lambda: MaskSet.covering(32, PatchThreat(4, 4), None), "masks must be one integer or"),
+        (lambda: MaskSet.covering(32, (4, 4)), r"threat must be a PatchThreat, but got \(4, 4\)"),
         (
             lambda: MaskSet.covering((32, 32, 3), PatchThreat(4, 4)),
             "image_size must be one integer",

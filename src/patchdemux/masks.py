@@ -73,6 +73,8 @@ class MaskSet:
         """
         height, width = as_size("image_size", image_size)
         rows, columns = as_mask_counts(masks)
+        if not isinstance(threat, PatchThreat):
+            raise TypeError(f"threat must be a PatchThreat, but got {threat!r}")
         threat.check_fits(image_size)
         mask_height, tops = covering_intervals(height, threat.height, rows)
         mask_width, lefts = covering_intervals(width, threat.width, columns)
