@@ -44,19 +44,19 @@ def caveats(run: Run, margin: Margin) -> list[str]:
 def patches_meant(run: Run) -> list[str]:
     """What a patch is, or the patches are, and where they are."""
     size = "one of these shapes" if run.threat.shapes else "this size"
-    pixels = (
-        "counted in pixels of the model's input: after a photo was resized, not on the photo "
-        "itself."
-    )
-    said = [on_the_photo(run.footprint)] if run.footprint else []
+    if run.footprint:
+        said = [on_the_photo(run.footprint)]
+    else:
+        said = [
+            f"A patch is one rectangle of at most {size}, counted in pixels of the model's input: "
+            f"after a photo was resized, not on the photo itself."
+        ]
     if run.threat.count > 1:
         said.append(
-            f"The patches are {run.threat.count} rectangles of at most {size}, which may overlap, "
-            f"{pixels} Where this page speaks of one patch and its place, all of them and their places "
-            f"are meant."
+            f"The patches are {run.threat.count} rectangles of at most {size}, which may overlap. "
+            f"Where this page speaks of one patch and its place, all of them and their places are "
+            f"meant."
         )
-    elif not said:
-        said.append(f"The patch is one rectangle of at most {size}, {pixels}")
     return said
 
 
