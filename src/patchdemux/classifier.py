@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from patchdemux.threat import Size, as_size
+
+Answers = Callable[[Int[np.ndarray, " job"], Tensor], Tensor]
+"""From the images that views are of, and the masks that they hide (job, k), to logits."""
+
+
+class Views(Protocol):
+    """Makes masked views: of these images, with all pixels of the masks hidden."""
+
+    def __call__(
+        self, visible: Tensor, owners: Int[np.ndarray, " job"], masks: Tensor
+    ) -> Tensor: ...
 
 
 class Classifier(nn.Module):
@@ -29,12 +42,16 @@ class Classifier(nn.Module):
         runtime, precision: what runs the model, and in which numbers; `make_runtime` gives others.
         channels_last: whether the model is handed images in that memory layout, which makes
             convolutions faster; a model that calls `view` on its features wants it off, and gets it.
+        own_threads: whether the model is run by threads that are not PyTorch's.
+        shares_features: whether views of one image share parts of what is computed.
     """
 
     mean: Tensor
     std: Tensor
     runtime: str = "torch"
     precision: str = "float32"  # or as the weights are
+    own_threads: bool = False
+    shares_features: bool = False
 
     def __init__(
         self,
@@ -50,6 +67,7 @@ class Classifier(nn.Module):
         if not callable(model):
             raise TypeError(f"model must be a torch module or a callable, but got {type(model)}")
         self.model = model
+        self.training = isinstance(model, nn.Module) and model.training
         self.class_names = None if class_names is None else tuple(class_names)
         self.image_size = None if image_size is None else as_size("image_size", image_size)
         self.normalises = mean is not None or std is not None
@@ -77,6 +95,15 @@ class Classifier(nn.Module):
             self.channels_last = False
             logits = self.compute(images)
         return self.checked(images, logits)
+
+    def of_views(self, views: Views, visible: Tensor) -> Answers:
+        """Get ready to answer masked views of some images.
+
+        Args:
+            views: makes them.
+            visible: (mask, height, width), 1 where a mask leaves the pixel visible, else 0.
+        """
+        return lambda owners, masks: self(views(visible, owners, masks))
 
     def compute(self, images: Tensor) -> Any:
         """What the model answers, unchecked; it is handed numbers of the type of its weights."""

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from patchdemux.allocator import keep_freed_memory
-from patchdemux.classifier import Classifier
+from patchdemux.classifier import Answers, Classifier
 
 PIXELS_PER_BATCH = 8 * 448 * 448
 """The largest batch that the search tries on a CPU, where larger ones take memory and hardly save time:
@@ -60,6 +60,11 @@ class Engine:
             raise ValueError(f"batch_size must be at least 1, but got {batch_size}")
         self.classifier = classifier
         self.fill = as_fill(fill)
+        if self.fill == "mean" and classifier.shares_features:
+            raise ValueError(
+                f'with fill="mean" a mask changes what other masks show, so views cannot share '
+                f"features: take another runtime than {classifier.runtime}, or another fill"
+            )
         self.progress = progress
         self.batch = BatchSize(batch_size)
 
@@ -88,7 +93,13 @@ class Engine:
         image should follow each other.
         """
         images, visible, device = self._ready(images, hidden)
-        return lambda jobs: self._in_batches(images, visible, jobs, device)
+
+        def views(visible: Tensor, owners: Int[np.ndarray, " job"], masks: Tensor) -> Tensor:
+            with one_thread(self.classifier.own_threads):
+                return self._views(images, visible, owners, masks, device)
+
+        answers = self.classifier.of_views(views, visible)
+        return lambda jobs: self._in_batches(answers, jobs, device)
 
     def gradient(
         self,
@@ -193,19 +204,14 @@ class Engine:
         return answers
 
     def _in_batches(
-        self,
-        images: Tensor,
-        visible: Tensor,
-        jobs: Int[np.ndarray, "job k"],
-        device: torch.device,
+        self, answers: Answers, jobs: Int[np.ndarray, "job k"], device: torch.device
     ) -> Float[np.ndarray, "job class"]:
         """Scores of the jobs."""
         masks = torch.from_numpy(jobs[:, 1:]).to(device)
 
         def compute(first: int, last: int) -> Float[np.ndarray, "job class"]:
-            owners = jobs[first:last, 0]
-            views = self._views(images, visible, owners, masks[first:last], device)
-            scores: np.ndarray = self.classifier(views).float().cpu().numpy()
+            logits = answers(jobs[first:last, 0], masks[first:last])
+            scores: np.ndarray = logits.float().cpu().numpy()
             check_finite(scores, first, jobs[:, 0])
             return scores
 
@@ -375,11 +381,27 @@ def pinned(images: Tensor, device: torch.device) -> Tensor:
 @contextmanager
 def running(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients; every submodule's own mode is restored afterwards."""
-    training = {module: module.training for module in model.modules()}
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module, mode in training.items():
-            module.training = mode
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def one_thread(wanted: bool) -> Iterator[None]:
+    """PyTorch works with one thread: idle ones spin for a while, and keep others off the processor.
+
+    Where another runtime runs the model, that took an eighth of its time on two cores.
+    """
+    threads = torch.get_num_threads()
+    if wanted:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -133,7 +133,8 @@ class RuntimeOptions:
     runtime: Annotated[
         str,
         typer.Option(
-            help=f"What runs the model: {', '.join(RUNTIMES)}; or auto, the fastest on this machine."
+            help=f"What runs the model: {', '.join(RUNTIMES)}; auto, the fastest of them here; or "
+            f"shared:LAYER, torch, with the features up to a layer shared by views of an image."
         ),
     ] = "torch"
     precision: Annotated[

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from patchdemux.classifier import Classifier
+from patchdemux.classifier import Answers, Classifier, Views
 from patchdemux.engine import device_of, running
 from patchdemux.runtimes.cache import cache_folder
 
@@ -24,9 +24,16 @@ half precision in which small numbers vanish, differs by far more."""
 
 
 class Runtime(ABC):
-    """A way of running a model."""
+    """A way of running a model.
+
+    Attributes:
+        own_threads: whether it works with threads of its own, not PyTorch's.
+        shares_features: whether views of one image share parts of what is computed.
+    """
 
     name: str
+    own_threads: bool = False
+    shares_features: bool = False
 
     @abstractmethod
     def precisions(self, device: torch.device) -> tuple[Precision, ...]:
@@ -37,6 +44,13 @@ class Runtime(ABC):
         self, classifier: Classifier, shape: tuple[int, ...], precision: Precision
     ) -> Session:
         """The classifier, normalisation included, made ready for images of one shape."""
+
+    def accept(self, classifier: Classifier) -> None:  # noqa: B027  most accept all
+        """Raise a ValueError if it is known beforehand that it cannot run this classifier."""
+
+    def of_views(self, classifier: RuntimeClassifier, views: Views, visible: Tensor) -> Answers:
+        """See `Classifier.of_views`."""
+        return lambda owners, masks: classifier(views(visible, owners, masks))
 
     @property
     def version(self) -> str:
@@ -61,6 +75,7 @@ class RuntimeClassifier(Classifier):
         super().__init__(source.model, **options_of(source))
         self.channels_last = source.channels_last
         self.runtime, self.precision = runtime.name, precision
+        self.own_threads, self.shares_features = runtime.own_threads, runtime.shares_features
         self.difference = 0.0
         self._runtime = runtime
         self._asked: Precision = precision
@@ -83,9 +98,10 @@ class RuntimeClassifier(Classifier):
         return self._runtime.version
 
     def forward(self, images: Tensor) -> Tensor:
-        if self._unchecked:
-            self.check(images[: self._unchecked])
-        return self.checked(images, self.session(images)(images))
+        return self.compared(self.checked(images, self.session(images)(images)), lambda: images)
+
+    def of_views(self, views: Views, visible: Tensor) -> Answers:
+        return self._runtime.of_views(self, views, visible)
 
     def session(self, images: Tensor) -> Session:
         """The model made ready for images of this size, once."""
@@ -99,14 +115,19 @@ class RuntimeClassifier(Classifier):
     def check(self, images: Tensor) -> None:
         """Compare with torch in float32 on these images; an error that tells how far apart they are."""
         with running(self):
-            session = self.session(images)
+            self.compared(self.checked(images, self.session(images)(images)), lambda: images)
+
+    def compared(self, answer: Tensor, views: Callable[[], Tensor]) -> Tensor:
+        """The answer to some views; the first that are ever seen are compared with torch in float32."""
+        if not self._unchecked:
+            return answer
+        images = views()[: self._unchecked]
+        with running(self):
             truth = super().forward(images.to(device_of(self, images))).float()
-            answer = self.checked(images, session(images)).to(truth)
-        if answer.shape != truth.shape:
-            raise ValueError(
-                f"{self._name} answers {tuple(answer.shape)}, not {tuple(truth.shape)}"
-            )
-        difference = float((answer - truth).abs().max())
+        first = answer[: len(images)].to(truth)
+        if first.shape != truth.shape:
+            raise ValueError(f"{self._name} answers {tuple(first.shape)}, not {tuple(truth.shape)}")
+        difference = float((first - truth).abs().max())
         allowed = TOLERANCE[self.precision] * float(truth.abs().max())
         if not difference <= allowed:
             raise ValueError(
@@ -115,7 +136,8 @@ class RuntimeClassifier(Classifier):
                 f"changed, delete its old export in {cache_folder()}"
             )
         self.difference = max(self.difference, difference)
-        self._unchecked = max(0, self._unchecked - len(images))
+        self._unchecked -= len(images)
+        return answer
 
     @property
     def _name(self) -> str:

@@ -11,6 +11,7 @@ from patchdemux.runtimes.base import PRECISIONS, Precision, Runtime, RuntimeClas
 from patchdemux.runtimes.onnx import OnnxRuntime
 from patchdemux.runtimes.openvino import OpenVINO
 from patchdemux.runtimes.pytorch import Compiled, Eager
+from patchdemux.runtimes.shared import NAME, SharedPrefix
 
 RUNTIMES: dict[str, Runtime] = {
     runtime.name: runtime for runtime in (Eager(), Compiled(), OnnxRuntime(), OpenVINO())
@@ -31,12 +32,12 @@ def make_runtime(
 
     Args:
         classifier: what to run; its weights are taken as they are when it is first called.
-        name: "torch", "compile" (`torch.compile`), "onnx" (ONNX Runtime) or "openvino".
+        name: "torch", "compile" (`torch.compile`), "onnx" (ONNX Runtime) or "openvino"; or "shared:"
+            and a layer, up to which PyTorch computes most features of views once (`SharedPrefix`).
         precision: "float32", or "bfloat16" or "float16" where the machine and the runtime have it.
         views: masked images in [0, 1].
     """
-    if name not in RUNTIMES:
-        raise ValueError(f"runtime must be one of {tuple(RUNTIMES)}, but got {name!r}")
+    runtime = runtime_named(name)
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, but got {precision!r}")
     if isinstance(classifier, RuntimeClassifier):
@@ -52,7 +53,7 @@ def make_runtime(
             image_size=classifier.image_size,
             visible_channel=classifier.visible_channel,
         )
-    runtime = RUNTIMES[name]
+    runtime.accept(classifier)
     device = device_of(classifier, torch.empty(0))
     offered = runtime.precisions(device)
     if not offered:
@@ -66,6 +67,17 @@ def make_runtime(
     if views is not None:
         made.check(check_images(views))
     return made
+
+
+def runtime_named(name: str) -> Runtime:
+    """The runtime of this name, or an error that tells which there are."""
+    if name.startswith(NAME):
+        return SharedPrefix(name.removeprefix(NAME))
+    if name not in RUNTIMES:
+        raise ValueError(
+            f"runtime must be one of {tuple(RUNTIMES)} or {NAME}LAYER, but got {name!r}"
+        )
+    return RUNTIMES[name]
 
 
 def available(classifier: Classifier) -> list[tuple[str, Precision]]:

@@ -21,6 +21,7 @@ class OnnxRuntime(Runtime):
     """ONNX Runtime; its CPU kernels are float32."""
 
     name = "onnx"
+    own_threads = True
 
     @property
     def version(self) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
@@ -25,6 +26,7 @@ class OpenVINO(Runtime):
     """OpenVINO; half precision where the processor has it."""
 
     name = "openvino"
+    own_threads = True
 
     @property
     def version(self) -> str:
@@ -59,20 +61,22 @@ class OpenVINO(Runtime):
             "NUM_STREAMS": str(threads),
         }
         compiled = _core().compile_model(folder / FILE, "CPU", settings)
-        return OpenVINOSession(_openvino().AsyncInferQueue(compiled, threads))
+        return OpenVINOSession(_openvino().AsyncInferQueue(compiled, threads), threads)
 
 
 class OpenVINOSession:
     """One compiled model, with a stream per thread.
 
-    A batch is cut into small pieces that the streams work on side by side. Threads that need not wait
-    for each other within a piece, and pieces that fit into their caches, are a fifth faster.
+    A batch is cut into small pieces that the streams work on side by side, as many for each. Threads
+    that need not wait for each other within a piece, and pieces that fit into their caches, are a fifth
+    faster.
     """
 
     PIECE = 4
+    """Views of a piece at most."""
 
-    def __init__(self, streams: Any) -> None:
-        self._streams = streams
+    def __init__(self, streams: Any, count: int) -> None:
+        self._streams, self._count = streams, count
         self._answers: dict[int, Tensor] = {}
         answers = self._answers
 
@@ -84,7 +88,8 @@ class OpenVINOSession:
 
     def __call__(self, images: Tensor) -> Tensor:
         views = images.cpu().contiguous().numpy()
-        pieces = [views[at : at + self.PIECE] for at in range(0, len(views), self.PIECE)]
+        each = -(-len(views) // (self.PIECE * self._count))
+        pieces = np.array_split(views, min(each * self._count, len(views)))
         self._answers.clear()
         for place, piece in enumerate(pieces):
             self._streams.start_async([piece], place, share_inputs=True)
