@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from patchdemux import Classifier, DoubleMasking, PatchDemux, mean_average_precision
-from patchdemux.cli.options import as_threat
+from patchdemux.cli.words import as_threat
 from patchdemux.data import every, open_dataset
 from patchdemux.metrics import precision_recall_curve
 from patchdemux.metrics.curves import Setting

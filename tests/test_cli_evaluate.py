@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from patchdemux.cli import app, main
 from patchdemux.cli.evaluate import duration, speed_of
-from patchdemux.cli.options import as_numbers, as_pair, as_threat
+from patchdemux.cli.words import as_numbers, as_pair, as_threat
 from patchdemux.runs import Run, Status
 from photo_files import photo, voc_xml, write
 

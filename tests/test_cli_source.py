@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from patchdemux import Footprint, PatchThreat, SourcePatch
-from patchdemux.cli.options import as_source_patch, as_threat
+from patchdemux.cli.words import as_source_patch, as_threat
 from patchdemux.data.preprocess import Preprocessing
 from patchdemux.runs import Run
 from test_cli_evaluate import TINY, invoke, photos  # noqa: F401 (a fixture)

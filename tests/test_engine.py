@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from patchdemux import Classifier, DoubleMasking, Engine, MaskSet, PatchDemux, PatchThreat
-from patchdemux.engine import BatchSize, pinned
+from patchdemux.batch_size import BatchSize
+from patchdemux.engine import pinned
 from tiny import TinyNet, tiny_images
 
 SIZE = (6, 5)

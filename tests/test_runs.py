@@ -21,8 +21,8 @@ import zarr
 from torch import nn
 
 from patchdemux import Classifier, DoubleMasking, PatchDemux, PatchThreat, ScoreBounds
+from patchdemux.batch_size import BatchSize
 from patchdemux.data.base import ImageError, ImageSet
-from patchdemux.engine import BatchSize
 from patchdemux.runs import Run, RunError, Status, differences, evaluate, plan
 from patchdemux.runs.lock import only_writer
 from patchdemux.runs.store import SCORES, RunStore

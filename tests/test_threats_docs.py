@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from patchdemux.cli.options import as_source_patch, as_threat
+from patchdemux.cli.words import as_source_patch, as_threat
 from test_models_docs import examples
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from patchdemux.engine import BatchSize, Engine, check_images
+from patchdemux.batch_size import BatchSize
+from patchdemux.engine import Engine, check_images
 
 if TYPE_CHECKING:
     from patchdemux.demux import PatchDemux

@@ -20,10 +20,10 @@ from patchdemux.attack.check import Violation
 from patchdemux.attack.goal import Objective
 from patchdemux.attack.universal import put, universal_patch
 from patchdemux.attack.victims import BATCH
+from patchdemux.batch_size import BatchSize
 from patchdemux.bounds import ScoreBounds
 from patchdemux.data.base import ImageSet
 from patchdemux.demux import PatchDemux
-from patchdemux.engine import BatchSize
 from patchdemux.inputs import logit
 from patchdemux.margin import Margin, measure_margin
 from patchdemux.metrics.curves import Curve, Setting, operating_point, precision_recall_curve

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from patchdemux.cli.app import app
-from patchdemux.cli.options import Json, ThreatOptions, as_pair, grouped, notes_to, print_json
+from patchdemux.cli.options import Json, ThreatOptions, grouped, notes_to, print_json
+from patchdemux.cli.words import as_pair
 from patchdemux.defenses.registry import available, defense_class, make_defense
 from patchdemux.threat import PatchThreat
 

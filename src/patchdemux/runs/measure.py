@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from patchdemux.batch_size import BatchSize
 from patchdemux.demux import PatchDemux
-from patchdemux.engine import BatchSize, Engine, Progress
+from patchdemux.engine import Engine, Progress
 from patchdemux.runs.errors import RunError
 
 BATCHES = 3  # full batches of one size that make a timing
