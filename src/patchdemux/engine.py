@@ -273,7 +273,8 @@ def mean_of_visible(
 
 def shown(visible: Tensor, masks: Tensor) -> Tensor:
     """1 where no mask of a view hides the pixel, else 0: (view, 1, height, width)."""
-    return reduce(torch.mul, visible[masks].unbind(dim=1))[:, None]
+    columns = (visible.index_select(0, column) for column in masks.unbind(dim=1))
+    return reduce(torch.mul, columns)[:, None]
 
 
 def check_images(images: Tensor) -> Tensor:
