@@ -29,11 +29,13 @@ from benchmarks.model import CLASSES, photos, plain_model, told
 from patchdemux import Classifier, PatchDemux, PatchThreat
 from patchdemux.data import TensorSet
 from patchdemux.runs import evaluate
-from patchdemux.runtimes import fastest
+from patchdemux.runtimes import fastest, make_runtime
 
 SIZE = 224
 LARGE = 448
 THRESHOLD = 0.5
+SHARED = "model.blocks.1"
+"""The layer up to which views share features."""
 REPEATS = 3
 WORKS = ("certify", "infer", "storage")
 
@@ -158,7 +160,8 @@ def main() -> None:
     if timed := [work for work in WORKS[:2] if work in options.work]:
         choices = [fastest(classifier, images[0], precision=name) for name in ("float32", None)]
         print(f"The fastest is {choices[-1]}.\n")
-        runtimes = {"torch float32": classifier}
+        sharing = make_runtime(classifier, f"shared:{SHARED}")
+        runtimes = {"torch float32": classifier, f"shared:{SHARED} float32": sharing}
         runtimes |= {f"{c.runtime} {c.precision}": c.classifier for c in choices}
         head = ["published", "allocator tuned", "patchdemux", "ratio", "to tuned", "other labels"]
         print(row("work, per image", "passes", *head))
