@@ -170,7 +170,7 @@ def test_no_photo_is_silently_skipped(scenes, tmp_path):
 def test_photos_without_a_model_get_labels_of_coco(scenes, tmp_path, monkeypatch):
     """With random weights, so that it is the same whatever weights are shipped."""
     torch.manual_seed(0)
-    state = timm.create_model("efficientnet_lite0", num_classes=80).state_dict()
+    state = timm.create_model(coco.ARCHITECTURE, num_classes=80).state_dict()
     save_file(
         {name: tensor.half() for name, tensor in state.items()}, tmp_path / "coco.safetensors"
     )

@@ -13,7 +13,7 @@ from patchdemux.models import coco, coco_classifier, load
 def source(tmp_path, monkeypatch):
     """A network whose weights, rounded to half precision, are in place of the shipped ones."""
     torch.manual_seed(0)
-    network = timm.create_model("efficientnet_lite0", num_classes=80).eval()
+    network = timm.create_model(coco.ARCHITECTURE, num_classes=80).eval()
     network.load_state_dict({k: v.half() for k, v in network.state_dict().items()})
     half = {
         name: tensor.half() if tensor.is_floating_point() else tensor

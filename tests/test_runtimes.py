@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from torch import nn
 
 from patchdemux import Classifier, DoubleMasking, Engine, PatchDemux, PatchThreat
 from patchdemux.allocator import keep_freed_memory
+from patchdemux.engine import one_thread
 from patchdemux.runtimes import RUNTIMES, RuntimeClassifier, available, fastest, make_runtime
 from patchdemux.runtimes.cache import cache_folder
 from patchdemux.runtimes.fastest import timing_views
+from patchdemux.runtimes.openvino import OpenVINOSession
 
 SIZE = (16, 12)
 
@@ -339,3 +342,47 @@ def test_freed_memory_is_kept_unless_the_user_says_no(monkeypatch):
     keep_freed_memory.cache_clear()
     assert keep_freed_memory() is False
     keep_freed_memory.cache_clear()
+
+
+class Streams:
+    """In place of OpenVINO's: answers at once, and remembers the pieces."""
+
+    def __init__(self):
+        self.pieces = []
+
+    def set_callback(self, keep):
+        self.keep = keep
+
+    def start_async(self, inputs, place, share_inputs):
+        (piece,) = inputs
+        self.pieces.append(len(piece))
+        output = SimpleNamespace(data=piece.sum(axis=(1, 2, 3))[:, None])
+        self.keep(SimpleNamespace(get_output_tensor=lambda _: output), place)
+
+    def wait_all(self):
+        pass
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_a_batch_goes_evenly_to_all_streams(streams):
+    for views in range(1, 30):
+        fake = Streams()
+        images = torch.rand(views, 3, 2, 2)
+        answers = OpenVINOSession(fake, streams)(images)
+        assert torch.allclose(answers[:, 0], images.sum(dim=(1, 2, 3)))
+        assert max(fake.pieces) <= OpenVINOSession.PIECE
+        assert max(fake.pieces) - min(fake.pieces) <= 1
+        assert len(fake.pieces) % streams == 0 or len(fake.pieces) == views
+
+
+def test_views_are_made_by_one_thread_beside_other_runtimes():
+    threads = torch.get_num_threads()
+    with one_thread(False):
+        assert torch.get_num_threads() == threads
+    with one_thread(True):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == threads
+    assert [name for name, runtime in RUNTIMES.items() if runtime.own_threads] == [
+        "onnx",
+        "openvino",
+    ]

@@ -91,7 +91,7 @@ def test_flips_and_crops():
     image = torch.arange(40 * 50.0).reshape(1, 40, 50).expand(3, 40, 50)
     shares = []
     for number in range(200):
-        part = crop(image, np.random.default_rng(number))
+        part = crop(image, 0.4, np.random.default_rng(number))
         top, left = divmod(int(part[0, 0, 0]), 50)
         rows, columns = part.shape[1:]
         assert torch.equal(part, image[:, top : top + rows, left : left + columns])

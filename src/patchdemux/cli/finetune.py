@@ -96,6 +96,9 @@ class RecipeOptions:
         Augment,
         typer.Option(help="Images left to right at random (flip), and parts of them (crop)."),
     ] = "flip"
+    smallest_crop: Annotated[
+        float, typer.Option(help="Share of the image that such a part has at least.")
+    ] = 0.4
     train_size: Annotated[
         int | None, typer.Option(help="Learn from images of this size, to be faster.")
     ] = None

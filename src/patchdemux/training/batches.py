@@ -22,9 +22,6 @@ from patchdemux.training.recipe import Recipe
 ORDER, CROP, FLIP, CUTOUT, HELD_OUT, DROPOUT = range(6)
 """What a generator is for; part of its seed."""
 
-SMALLEST_CROP = 0.4
-"""Share of the image's area that a crop keeps at least."""
-
 LONGEST_CROP = 4 / 3
 """Sides of a crop at most."""
 
@@ -107,7 +104,7 @@ def augmented(
     """One image as it is shown in this epoch, cutouts aside."""
     pixels = dataset[image]
     if recipe.augment == "crop":
-        pixels = crop(pixels, generator(recipe, CROP, epoch, image))
+        pixels = crop(pixels, recipe.smallest_crop, generator(recipe, CROP, epoch, image))
     pixels = resized(pixels, size_of(recipe, dataset.image_size))
     return pixels.flip(2) if flipped(recipe, epoch, image) else pixels
 
@@ -118,11 +115,11 @@ def flipped(recipe: Recipe, epoch: int, image: int) -> bool:
 
 
 def crop(
-    image: Float[Tensor, "channel height width"], random: np.random.Generator
+    image: Float[Tensor, "channel height width"], smallest: float, random: np.random.Generator
 ) -> Float[Tensor, "channel height_ width_"]:
-    """A part of the image, of random size, shape and place."""
+    """A part of the image, of random size (`smallest` is a share of the area), shape and place."""
     height, width = image.shape[1:]
-    area = random.uniform(SMALLEST_CROP, 1)
+    area = random.uniform(smallest, 1)
     shape = np.exp(random.uniform(-np.log(LONGEST_CROP), np.log(LONGEST_CROP)))
     rows = min(round(height * np.sqrt(area * shape)), height)
     columns = min(round(width * np.sqrt(area / shape)), width)

@@ -46,6 +46,8 @@ class Recipe:
         focus_positive, focus_negative, clip: of the asymmetric loss.
         average: decay of the moving average of the weights, per step; 0 for no average.
         augment: "flip" images left to right at random; "crop": and cut out a part of them, stretched.
+        smallest_crop: share of the image's area that such a part has at least. What is cut away keeps
+            its labels, so small parts teach the model to guess.
         size: height and width that images are shrunk to; None: as the model wants them. Training on
             smaller images is faster, where the model takes images of any size.
         precision: "float32", or "bfloat16" for mixed precision.
@@ -78,6 +80,7 @@ class Recipe:
     clip: float = 0.05
     average: float = 0.999
     augment: Augment = "flip"
+    smallest_crop: float = 0.4
     size: int | None = None
     precision: Precision = "float32"
     freeze_norm: bool = False
@@ -102,7 +105,7 @@ class Recipe:
                 raise ValueError(f"{name} must be at least 1, but got {getattr(self, name)}")
         if self.size is not None and self.size < 1:
             raise ValueError(f"size must be at least 1, but got {self.size}")
-        for name in ("patch", "largest", "share"):
+        for name in ("patch", "largest", "share", "smallest_crop"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(
                     f"{name} is a share, above 0 and at most 1, but got {getattr(self, name)}"
