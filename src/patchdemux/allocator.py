@@ -12,16 +12,17 @@ import functools
 import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names in glibc's <malloc.h>
-_BYTES = 1 << 30
+_NEVER = -1  # what a training step frees is often more than any threshold
+_LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Raise glibc's thresholds for giving memory back, once; whether that was possible and wanted."""
+    """Ask glibc to give nothing back, once; whether that was possible and wanted."""
     if os.environ.get("PATCHDEMUX_MALLOPT") == "0":
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False  # not glibc: nothing to set
-    return bool(mallopt(_TRIM_THRESHOLD, _BYTES) and mallopt(_MMAP_THRESHOLD, _BYTES))
+    return bool(mallopt(_TRIM_THRESHOLD, _NEVER) and mallopt(_MMAP_THRESHOLD, _LARGEST))
