@@ -20,8 +20,8 @@ from torch import Tensor
 
 from patchdemux.classifier import Answers, Classifier, Views
 from patchdemux.engine import device_of
-from patchdemux.receptive_field import SAME, ReceptiveField, measured
-from patchdemux.runtimes.base import Precision, RuntimeClassifier
+from patchdemux.receptive_field import ReceptiveField, measured
+from patchdemux.runtimes.base import TOLERANCE, Precision, RuntimeClassifier
 from patchdemux.runtimes.pytorch import Eager, TorchSession
 from patchdemux.split import split
 
@@ -171,19 +171,20 @@ class SharedSession:
         key = boxes.tobytes()
         if key in self.known:
             return self.known[key]
-        zones = Zones.of(self.seen, boxes, view(0).device)
+        device = view(0).device
+        zones = Zones.of(self.seen, boxes, device)
         if zones.changed[0].numel() == self.seen.grid[0] * self.seen.grid[1]:
             raise ValueError(
                 "what a mask changes depends on the whole image at this layer, so that views share "
                 "nothing: name an earlier layer"
             )
-        place = torch.zeros(1, dtype=torch.int64)
+        place = torch.zeros(1, dtype=torch.int64, device=device)
+        tolerance = TOLERANCE[self.front.precision]
         for mask in range(len(boxes)):
             whole, index = self.map(view(mask)), place + mask
             stitched = whole.clone()
             zones.paste(stitched, place, self.map(zones.cut(view(mask), index)), index)
-            allowed = SAME * float(whole.abs().max())
-            if not torch.allclose(stitched, whole, rtol=SAME, atol=allowed):
+            if (stitched - whole).abs().max() > tolerance * whole.abs().max():
                 raise ValueError(
                     "the features of a part of an image are not those of the whole image in the same "
                     "place: views of this model cannot share them"
@@ -241,7 +242,8 @@ class Stitcher:
         missing = [key for key in dict.fromkeys(keys) if key not in self.kept]
         bare = np.array([key for key in missing if key[1] == self.nothing])
         if len(bare):
-            views = self.views(self.visible, bare[:, 0], torch.from_numpy(bare[:, 1:]))
+            behind = torch.from_numpy(bare[:, 1:]).to(self.visible.device)
+            views = self.views(self.visible, bare[:, 0], behind)
             self._keep(bare, self._session(owners).map(views))
         masked = np.array([key for key in missing if key[1] != self.nothing])
         if len(masked):
