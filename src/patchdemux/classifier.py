@@ -67,7 +67,7 @@ class Classifier(nn.Module):
         if not callable(model):
             raise TypeError(f"model must be a torch module or a callable, but got {type(model)}")
         self.model = model
-        self.training = isinstance(model, nn.Module) and model.training
+        self.training = isinstance(model, nn.Module) and getattr(model, "training", False)
         self.class_names = None if class_names is None else tuple(class_names)
         self.image_size = None if image_size is None else as_size("image_size", image_size)
         self.normalises = mean is not None or std is not None

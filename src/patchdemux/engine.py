@@ -334,7 +334,7 @@ def pinned(images: Tensor, device: torch.device) -> Tensor:
 @contextmanager
 def running(model: nn.Module) -> Iterator[None]:
     """Eval mode and no gradients; every submodule's own mode is restored afterwards."""
-    training = [module for module in model.modules() if module.training]
+    training = [module for module in model.modules() if getattr(module, "training", False)]
     if training:
         model.eval()
     try:
