@@ -386,3 +386,17 @@ def test_views_are_made_by_one_thread_beside_other_runtimes():
         "onnx",
         "openvino",
     ]
+
+
+def test_all_views_that_a_check_is_given_are_compared():
+    class Strays(type(RUNTIMES["torch"])):
+        """Right on the first views only."""
+
+        def prepare(self, classifier, shape, precision):
+            plain = super().prepare(classifier, shape, precision)
+            return lambda images: plain(images) + (torch.arange(len(images)) > 10)[:, None]
+
+    made = RuntimeClassifier(classifier(), Strays(), "float32")
+    made.check(images(8))
+    with pytest.raises(ValueError, match="differ by 1 from torch"):
+        made.check(images(12))

@@ -49,8 +49,8 @@ class Runtime(ABC):
         """Raise a ValueError if it is known beforehand that it cannot run this classifier."""
 
     def of_views(self, classifier: RuntimeClassifier, views: Views, visible: Tensor) -> Answers:
-        """See `Classifier.of_views`."""
-        return lambda owners, masks: classifier(views(visible, owners, masks))
+        """See `Classifier.of_views`, which this is unless views share features."""
+        return Classifier.of_views(classifier, views, visible)
 
     @property
     def version(self) -> str:
@@ -115,19 +115,25 @@ class RuntimeClassifier(Classifier):
     def check(self, images: Tensor) -> None:
         """Compare with torch in float32 on these images; an error that tells how far apart they are."""
         with running(self):
-            self.compared(self.checked(images, self.session(images)(images)), lambda: images)
+            self._compare(self.checked(images, self.session(images)(images)), images)
 
     def compared(self, answer: Tensor, views: Callable[[], Tensor]) -> Tensor:
         """The answer to some views; the first that are ever seen are compared with torch in float32."""
-        if not self._unchecked:
-            return answer
-        images = views()[: self._unchecked]
+        if self._unchecked:
+            images = views()[: self._unchecked]
+            self._compare(answer[: len(images)], images)
+        return answer
+
+    def _compare(self, answer: Tensor, images: Tensor) -> None:
+        """Refuse an answer that is too far from that of torch in float32."""
         with running(self):
             truth = super().forward(images.to(device_of(self, images))).float()
-        first = answer[: len(images)].to(truth)
-        if first.shape != truth.shape:
-            raise ValueError(f"{self._name} answers {tuple(first.shape)}, not {tuple(truth.shape)}")
-        difference = float((first - truth).abs().max())
+        answer = answer.to(truth)
+        if answer.shape != truth.shape:
+            raise ValueError(
+                f"{self._name} answers {tuple(answer.shape)}, not {tuple(truth.shape)}"
+            )
+        difference = float((answer - truth).abs().max())
         allowed = TOLERANCE[self.precision] * float(truth.abs().max())
         if not difference <= allowed:
             raise ValueError(
@@ -136,8 +142,7 @@ class RuntimeClassifier(Classifier):
                 f"changed, delete its old export in {cache_folder()}"
             )
         self.difference = max(self.difference, difference)
-        self._unchecked -= len(images)
-        return answer
+        self._unchecked = max(0, self._unchecked - len(images))
 
     @property
     def _name(self) -> str:
