@@ -85,8 +85,8 @@ def some_box(data, shape):
 @given(st.sampled_from(FILTERS), st.integers(1, 300), st.integers(1, 300), st.data())
 def test_a_side_depends_on_exactly_these_pixels(filter, source, target, data):
     """Pillow's own weights of one pixel, in floating point: nothing outside, and at most one pixel
-    of the footprint at each end without a weight; and those where a filter crosses zero before it
-    ends, once for bicubic and twice for Lanczos."""
+    of the footprint at each end without a weight, not counting those at whole distances, where
+    bicubic and Lanczos filters are zero before they end."""
     place = data.draw(st.integers(0, source - 1))
     row = np.zeros((1, source), np.float32)
     row[0, place] = 1
@@ -94,9 +94,15 @@ def test_a_side_depends_on_exactly_these_pixels(filter, source, target, data):
     weighty = np.flatnonzero(np.abs(np.asarray(resized)[0]) > 1e-12)
     start, end = resized_spans(np.array([[place, place + 1]]), source, target, filter)[0]
     if len(weighty):
-        zeros = 1 + {"bicubic": 1, "lanczos": 2}.get(filter, 0)
-        assert start <= weighty[0] <= start + zeros
-        assert end - zeros <= weighty[-1] + 1 <= end
+        first, last = weighty[[0, -1]]
+        if filter in ("bicubic", "lanczos") and source != target:
+            unit = 2 * max(source, target)
+            distance = (2 * np.arange(target) + 1) * source - (2 * place + 1) * target
+            reached = np.abs(distance) < unit * {"bicubic": 2, "lanczos": 3}[filter]
+            zeros = np.flatnonzero((distance % unit == 0) & reached)
+            first, last = min([first, *zeros]), max([last, *zeros])
+        assert start <= first <= start + 1
+        assert end - 1 <= last + 1 <= end
     else:
         assert end - start <= (2 if filter in ("nearest", "box") else 0)
 
